@@ -1,0 +1,7 @@
+"""What the stack declares, and the plain functions that compute it."""
+
+import sys
+from pathlib import Path
+
+# the rules that run on a node decide over facts here too: the same files, not a copy
+sys.path.append(str(Path(__file__).parent.parent / "scripts" / "node"))
