@@ -1,0 +1,22 @@
+"""The one place that turns values into a shell's words. Everything else passes lists."""
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def command_line(argv: Sequence[str]) -> str:
+    """One line for a POSIX shell that runs exactly these words."""
+    return shlex.join(argv)
+
+
+def python_line(inputs: Mapping[str, Any], timeout_s: int, *, note: str = "") -> str:
+    """The line that runs a Python program from stdin on a node, with its inputs as one JSON argument.
+
+    `note` comes first as a no-op, so that a reviewer reads in the diff why a command runs again.
+    `timeout` kills 10 s after it asked: a hung command must not hang the update.
+    """
+    argument = json.dumps(inputs, sort_keys=True, separators=(",", ":"))
+    line = command_line(["timeout", "-k", "10", str(timeout_s), "python3", "-", argument])
+    return f"{command_line([':', note])}; {line}" if note else line

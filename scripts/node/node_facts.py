@@ -1,0 +1,292 @@
+"""Everything the program wants to know about a node before it declares anything, as one JSON document.
+
+Reads only; needs no root and no tool but Python. Every probe is bounded and stands alone: one that fails leaves null
+and an entry in `problems`. Standard library only, Python 3.10.
+
+Inputs: one JSON object, all keys optional: stack, hf_cache (default ~/.cache/huggingface), model (owner/name) and
+revision, image (repository@sha256:digest), ports (a list of numbers). Other keys are ignored.
+stdout: the document between the lines ---spark-facts--- and ---end---. stderr: words.
+Exit codes: 0 the document is complete or says what is not; 64 bad inputs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import docker_facts
+import process_facts
+import sysfs_table
+from process_facts import run
+from sysfs_table import read_text
+
+SCHEMA = 1
+LIMIT_S = 15.0
+"""Wall-clock limit of the slowest probe; all run at once."""
+MEMORY = ("MemTotal", "MemFree", "MemAvailable", "CmaTotal", "CmaFree", "SwapTotal")
+INDEX = "model.safetensors.index.json"
+
+SYSTEM = ("hostname", "boot_id", "kernel", "machine", "os", "kho_off")
+USER = ("user", "uid", "home", "groups")
+
+Json = dict[str, Any]
+
+
+def system() -> Json:
+    kernel = os.uname()
+    release = read_text("/etc/os-release") or ""
+    names = [line[12:].strip().strip('"') for line in release.splitlines() if line.startswith("PRETTY_NAME=")]
+    return {
+        "hostname": kernel.nodename,
+        "boot_id": read_text("/proc/sys/kernel/random/boot_id"),
+        "kernel": kernel.release,
+        "machine": kernel.machine,
+        "os": names[0] if names else None,
+        "kho_off": "kho=off" in (read_text("/proc/cmdline") or "").split(),
+    }
+
+
+def memory() -> Json:
+    """The wanted lines of /proc/meminfo in kB; null where this kernel has none."""
+    text = read_text("/proc/meminfo") or ""
+    found = {name: fields.split()[0] for name, _, fields in (line.partition(":") for line in text.splitlines())}
+    return {name: int(found[name]) if name in found else None for name in MEMORY}
+
+
+def group_names() -> list[str]:
+    """The groups of this session, which can be older than /etc/group."""
+    import grp
+
+    names: list[str] = []
+    for gid in {os.getegid(), *os.getgroups()}:
+        try:
+            names.append(grp.getgrgid(gid).gr_name)
+        except KeyError:
+            names.append(str(gid))
+    return sorted(names)
+
+
+def user() -> Json:
+    import pwd
+
+    entry = pwd.getpwuid(os.getuid())
+    return {"user": entry.pw_name, "uid": entry.pw_uid, "home": entry.pw_dir, "groups": group_names()}
+
+
+def may_sudo() -> bool:
+    """Whether `sudo -n` works: without a password, and at all."""
+    try:
+        run("sudo", "-n", "true")
+    except OSError:
+        return False
+    return True
+
+
+# --- GPU, disk, checkpoint ---
+
+
+def gpu() -> Json:
+    """The GPU, its driver, and the processes that hold its memory (used_mib null: unified memory hides it)."""
+    query, fields = "--query-gpu=name,driver_version", "--query-compute-apps=pid,process_name,used_memory"
+    name, _, driver = run("nvidia-smi", query, "--format=csv,noheader").partition(",")
+    apps: list[Json] = []
+    for line in run("nvidia-smi", fields, "--format=csv,noheader,nounits").splitlines():
+        pid, _, rest = line.partition(",")
+        program, _, used = rest.rpartition(",")
+        if pid.strip().isdecimal():
+            mib = int(used) if used.strip().isdecimal() else None
+            apps.append({"pid": int(pid), "name": program.strip(), "used_mib": mib, "container": None})
+    return {"name": name.strip(), "driver": driver.strip().partition("\n")[0], "apps": apps}
+
+
+def expand(path: str) -> str:
+    """A path as this node means it: ~ and variables are the node's, not the control host's."""
+    return os.path.realpath(os.path.expanduser(os.path.expandvars(path)))
+
+
+def disk(path: str) -> Json:
+    """The file system that holds a folder, or will: `anchor` is the nearest folder above that exists."""
+    anchor = path
+    while not os.path.isdir(anchor) and anchor != "/":
+        anchor = os.path.dirname(anchor)
+    status, system = os.stat(anchor), os.statvfs(anchor)
+    return {
+        "path": path,
+        "exists": anchor == path,
+        "anchor": anchor,
+        "free_bytes": system.f_bavail * system.f_frsize,
+        "device": status.st_dev,
+        "owner_uid": status.st_uid,
+    }
+
+
+def cache_disk(hf_cache: str, model: str | None) -> Json:
+    """The Hugging Face cache's disk; `unwritable` is the first folder a download would be refused in, or null."""
+    facts = disk(hf_cache)
+    folders = [str(facts["anchor"]), f"{hf_cache}/hub"]
+    if model:
+        folders += [f"{hf_cache}/hub/{folder_of(model)}/{name}" for name in ("", "blobs", "snapshots")]
+    closed = [path for path in folders if os.path.exists(path) and not os.access(path, os.W_OK | os.X_OK)]
+    return {**facts, "writable": not closed, "unwritable": closed[0] if closed else None}
+
+
+def folder_of(model: str) -> str:
+    """A repository's folder in the hub cache."""
+    return f"models--{model.replace('/', '--')}"
+
+
+def checkpoint(hf_cache: str, model: str, revision: str) -> Json:
+    """How much of a revision is here, by names and sizes through the links; nothing is read but the index."""
+    snapshot = f"{hf_cache}/hub/{folder_of(model)}/snapshots/{revision}"
+    facts: Json = {
+        "path": snapshot,
+        "snapshot_exists": os.path.isdir(snapshot),
+        "index_present": False,
+        "shards_wanted": None,
+        "missing": [],
+        "bytes_present": 0,
+    }
+    try:
+        with open(f"{snapshot}/{INDEX}", "rb") as file:
+            names = sorted(set(json.load(file)["weight_map"].values()))
+    except FileNotFoundError:
+        return facts
+    missing, total = [], 0
+    for name in names:
+        path = f"{snapshot}/{name}"
+        size = os.path.getsize(path) if os.path.isfile(path) else 0
+        total += size
+        if not size:
+            missing.append(name)
+    return {**facts, "index_present": True, "shards_wanted": len(names), "missing": missing, "bytes_present": total}
+
+
+# --- the document ---
+
+
+def gather(probes: dict[str, Callable[[], object]]) -> tuple[Json, list[Json]]:
+    """Run all probes at once: their results by name, None where one failed or was late, and the problems."""
+    results: Json = dict.fromkeys(probes)
+    errors: dict[str, str | None] = dict.fromkeys(probes, f"no answer within {LIMIT_S:.0f} s")
+
+    def do(name: str) -> None:
+        try:
+            results[name] = probes[name]()
+            errors[name] = None
+        except docker_facts.Unusable:
+            errors[name] = None  # docker.status tells it once for all
+        except OSError as error:
+            errors[name] = str(error)
+        except Exception as error:  # a probe that broke must not cost the others
+            errors[name] = f"{type(error).__name__}: {error}"
+
+    threads = [threading.Thread(target=do, args=(name,), daemon=True) for name in probes]
+    end = time.monotonic() + LIMIT_S
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+    # copies: a probe that is late must not change the document while it is written
+    done, told = dict(results), dict(errors)
+    return done, [{"probe": name, "error": error} for name, error in told.items() if error is not None]
+
+
+def name_owners(listeners: list[Json], apps: list[Json], listed: list[Json], *, ask_root: bool) -> None:
+    """Fill in who is behind a port or holds the GPU: the container, and with sudo the process of another user."""
+    names, published = docker_facts.names_of(listed), docker_facts.published_ports(listed)
+    for entry in listeners:
+        inode = str(entry.pop("inode"))
+        if entry["pid"] is None and ask_root and (pid := process_facts.owner_as_root(inode)):
+            entry["pid"], entry["process"] = pid, read_text(f"/proc/{pid}/comm")
+    for entry in (*listeners, *apps):
+        pid = entry["pid"]
+        identity = process_facts.container_id(pid) if isinstance(pid, int) else None
+        entry["container"] = names.get(identity or "") or published.get(entry.get("port", 0))
+
+
+def described(listed: list[Json]) -> tuple[list[Json], list[Json]]:
+    """The containers that matter, and the list they came from."""
+    return docker_facts.describe(listed), listed
+
+
+def assemble(found: Json, problems: list[Json]) -> Json:
+    """The document from the probes' results."""
+    containers, listed = found["containers"] or (None, [])
+    docker, table = found["docker"] or {}, found["table"] or {}
+    ours_run = any(container["running"] and "spark.stack" in container["labels"] for container in containers or [])
+    apps = found["gpu"]["apps"] if found["gpu"] else []
+    # while our ranks run, what another user holds is theirs: no need to ask root at each preview
+    name_owners(found["listeners"] or [], apps, listed, ask_root=bool(found["sudo_n"]) and not ours_run)
+    docker_root = None
+    if docker.get("root_dir"):
+        try:
+            docker_root = disk(docker["root_dir"])
+        except OSError as error:
+            problems.append({"probe": "docker_root", "error": str(error)})
+    return {
+        "schema": SCHEMA,
+        **(found["system"] or dict.fromkeys(SYSTEM)),
+        **(found["user"] or dict.fromkeys(USER)),
+        "sudo_n": found["sudo_n"],
+        "memory": found["memory"],
+        "interfaces": table.get("interfaces"),
+        "hcas": table.get("hcas"),
+        "docker": found["docker"],
+        "containers": containers,
+        "image": found["image"],
+        "listeners": found["listeners"],
+        "gpu": found["gpu"],
+        "disk": {"hf_cache": found["hf_cache"], "docker_root": docker_root},
+        "checkpoint": found["checkpoint"],
+        "earlyoom": found["earlyoom"],
+        "problems": problems,
+    }
+
+
+def document(inputs: Json) -> Json:
+    """All facts of this node. Raises TypeError or ValueError for inputs that are not as the header says."""
+    model, revision, image = inputs.get("model"), inputs.get("revision"), inputs.get("image")
+    hf_cache = expand(inputs.get("hf_cache") or "~/.cache/huggingface")
+    ports = {int(port) for port in inputs.get("ports") or []}
+    probes: dict[str, Callable[[], object]] = {
+        "docker": lambda: docker_facts.read_status(group_names()),
+        "containers": lambda: described(docker_facts.list_containers()),
+        "image": lambda: docker_facts.read_image(image) if image else None,
+        "gpu": gpu,
+        "sudo_n": may_sudo,
+        "system": system,
+        "user": user,
+        "memory": memory,
+        "table": sysfs_table.read_table,
+        "hf_cache": lambda: cache_disk(hf_cache, model),
+        "checkpoint": lambda: checkpoint(hf_cache, model, revision) if model and revision else None,
+        "listeners": lambda: process_facts.listeners(ports),
+        "earlyoom": lambda: process_facts.is_running("earlyoom"),
+    }
+    return assemble(*gather(probes))
+
+
+def main(arguments: list[str]) -> int:
+    """The command: see the module's header."""
+    try:
+        inputs = json.loads(arguments[0]) if arguments else {}
+        facts = document(inputs)
+    except (AttributeError, TypeError, ValueError) as error:
+        print(f"inputs: one JSON object as the header of node_facts.py says ({error})", file=sys.stderr)
+        return 64
+    for problem in facts["problems"]:
+        print(f"{problem['probe']}: {problem['error']}", file=sys.stderr)
+    # a key a line: no line grows past what a terminal, or a line-wise reader, takes
+    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in facts.items())
+    print(f"---spark-facts---\n{{\n{lines}\n}}\n---end---", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    # not sys.exit: a probe that hangs in a dead mount must not hold up the exit
+    os._exit(main(sys.argv[1:]))
