@@ -1,0 +1,54 @@
+"""Is a snapshot whole? Names of the files that the index wants and that are not there as regular files with content.
+
+An exit status or a folder's existence is no evidence: a download that ended with 0 has left `.incomplete` files before.
+"""
+
+import json
+import struct
+from pathlib import Path
+
+INDEX = "model.safetensors.index.json"
+
+
+def snapshot_of(hub: Path, repo: str, revision: str) -> Path:
+    return hub / f"models--{repo.replace('/', '--')}" / "snapshots" / revision
+
+
+def gaps(snapshot: Path, shards: int, *others: str) -> list[str]:
+    """What is wrong with a snapshot, a line each, empty when it is whole.
+
+    `shards` is the number that the index must name, `others` are further files that must exist. A shard must be as long
+    as its own safetensors header says, so a truncated file is seen without reading it.
+    """
+    index = snapshot / INDEX
+    if not snapshot.is_dir():
+        return [f"there is no snapshot {snapshot}"]
+    if not index.is_file():
+        return [f"{INDEX} is missing in {snapshot}"]
+    try:
+        wanted = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    except (ValueError, KeyError, AttributeError) as error:
+        return [f"{INDEX} cannot be read: {type(error).__name__}: {error}"]
+    found = [f"{INDEX} names {len(wanted)} shards instead of {shards}"] if len(wanted) != shards else []
+    for name in wanted:
+        if fault := shard_fault(snapshot / name):
+            found.append(f"{name} {fault}")
+    return found + [f"{name} is missing" for name in others if not (snapshot / name).is_file()]
+
+
+def shard_fault(path: Path) -> str | None:
+    """None when the file is as long as its safetensors header says."""
+    if path.is_symlink() and not path.exists():
+        return "is a link to a file that is not there"
+    if not path.is_file():
+        return "is missing" if not path.exists() else "is not a regular file"
+    size = path.stat().st_size
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(length))
+        end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, MemoryError, OverflowError):
+        return f"has no safetensors header ({size} bytes)"
+    whole = 8 + length + end
+    return None if size == whole else f"has {size:,} bytes instead of {whole:,}"

@@ -1,0 +1,50 @@
+"""The Docker Engine API over its unix socket, with nothing but the standard library.
+
+Raises DockerError with the daemon's own words; ConnectionError kinds (PermissionError, FileNotFoundError,
+ConnectionRefusedError) pass through, since each of them has another way out.
+"""
+
+import contextlib
+import http.client
+import json
+import socket
+
+SOCKET = "/var/run/docker.sock"
+
+
+class DockerError(Exception):
+    """The daemon answered with an error; `status` is its HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("docker", timeout=timeout_s)
+        self.path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
+def request(method: str, path: str, body: object = None, *, timeout_s: float = 30, socket_path: str = SOCKET):
+    """Send one request; returns the open response. `path` starts with / and carries no API version."""
+    connection = _UnixConnection(socket_path, timeout_s)
+    data = None if body is None else json.dumps(body)
+    connection.request(method, path, data, {"Content-Type": "application/json"} if data else {})
+    response = connection.getresponse()
+    if response.status >= 400:
+        text = response.read().decode(errors="replace")
+        with contextlib.suppress(ValueError, KeyError):
+            text = json.loads(text)["message"]
+        raise DockerError(response.status, text.strip())
+    return response
+
+
+def get(path: str, *, timeout_s: float = 30, socket_path: str = SOCKET):
+    """The parsed JSON of a GET."""
+    return json.loads(request("GET", path, timeout_s=timeout_s, socket_path=socket_path).read())

@@ -1,0 +1,120 @@
+"""Make the checkpoint complete on a node: one revision of one repository, by huggingface_hub inside the runtime image.
+
+Inputs (JSON argument): repo, revision, shards, encoding_file, endpoint, image, python, hf_cache, stack.
+A hub token may be in the environment as HF_TOKEN; it reaches the download on stdin alone.
+Output: {"snapshot": path, "fetched": bool}; progress on stderr every few seconds.
+Exit codes: 0 complete; 1 failed, the cause on stderr.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from checkpoint_files import gaps, snapshot_of
+
+PROGRESS_S = 5.0
+DOWNLOAD = """
+import json, sys
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
+inputs = json.loads(sys.stdin.readline())
+try:
+    snapshot_download(inputs["repo"], revision=inputs["revision"], token=inputs["token"] or False, max_workers=4)
+except (GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError, HfHubHTTPError, OSError) as error:
+    response = getattr(error, "response", None)
+    status = getattr(response, "status_code", None)
+    print(f"{type(error).__name__} status {status}: {str(error).splitlines()[0]}", file=sys.stderr)
+    sys.exit(3)
+"""
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def bytes_on_disk(folder: Path) -> int:
+    """Bytes allocated below `folder`; what a download has written so far, finished or not."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # renamed when complete
+                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
+    return total
+
+
+def report(folder: Path, done: threading.Event) -> None:
+    began, first = time.monotonic(), bytes_on_disk(folder)
+    while not done.wait(PROGRESS_S):
+        now, seconds = bytes_on_disk(folder), time.monotonic() - began
+        say(f"checkpoint: {now / 2**30:.2f} GiB here, {(now - first) / 2**20 / seconds:.0f} MiB/s, {seconds:.0f} s")
+
+
+def download(inputs: dict) -> None:
+    cache = Path(inputs["hf_cache"]).expanduser()
+    name = f"spark-{inputs['stack']}-download"
+    subprocess.run(["docker", "rm", "--force", name], capture_output=True, timeout=60)
+    argv = ["docker", "run", "--rm", "--interactive", "--name", name, "--network", "host"]
+    argv += ["--label", f"spark.stack={inputs['stack']}", "--label", "spark.job=download"]
+    # as the user whose cache it is, so that nothing of it belongs to root
+    argv += ["--user", f"{os.getuid()}:{os.getgid()}", "--volume", f"{cache}:/cache/huggingface"]
+    for variable in (
+        "HOME=/tmp",
+        "HF_HOME=/cache/huggingface",
+        f"HF_ENDPOINT={inputs['endpoint']}",
+        "HF_HUB_OFFLINE=0",
+        "HF_HUB_DISABLE_XET=1",
+        "HF_HUB_DISABLE_PROGRESS_BARS=1",
+        "HF_HUB_DISABLE_TELEMETRY=1",
+        "HF_HUB_DOWNLOAD_TIMEOUT=120",
+        "HF_HUB_ETAG_TIMEOUT=30",
+    ):
+        argv += ["--env", variable]
+    argv += ["--entrypoint", inputs["python"], inputs["image"], "-c", DOWNLOAD]
+    request = {"repo": inputs["repo"], "revision": inputs["revision"], "token": os.environ.get("HF_TOKEN")}
+    done = threading.Event()
+    watcher = threading.Thread(target=report, args=(cache / "hub", done), daemon=True)
+    watcher.start()
+    try:
+        ended = subprocess.run(
+            argv, input=json.dumps(request) + "\n", text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+    finally:
+        done.set()
+        watcher.join()
+    if ended.returncode:
+        words = (ended.stderr.strip().splitlines() or ["no words"])[-1]
+        raise SystemExit(
+            f"{inputs['repo']} could not be downloaded from {inputs['endpoint']}: {words}{advice(words, inputs)}"
+        )
+
+
+def advice(words: str, inputs: dict) -> str:
+    if "status 401" in words or "status 403" in words or "GatedRepo" in words:
+        page = f"{inputs['endpoint']}/{inputs['repo']}"
+        return f": accept its licence at {page} and set the token (pulumi config set --secret hf_token ...)"
+    if "RevisionNotFound" in words or "RepositoryNotFound" in words:
+        return ": compare repository and revision with the stack file"
+    return ": run pulumi up again, the download goes on where it stopped"
+
+
+def main() -> None:
+    inputs = json.loads(sys.argv[1])
+    snapshot = snapshot_of(Path(inputs["hf_cache"]).expanduser() / "hub", inputs["repo"], inputs["revision"])
+    missing = gaps(snapshot, inputs["shards"], inputs["encoding_file"])
+    if missing:
+        more = f" and {len(missing) - 1} more" if missing[1:] else ""
+        say(f"checkpoint: {inputs['repo']} at {inputs['revision'][:8]}: {missing[0]}{more}: fetching")
+        download(inputs)
+        missing_after = gaps(snapshot, inputs["shards"], inputs["encoding_file"])
+        if missing_after:
+            raise SystemExit(f"{inputs['repo']} is not whole after its download: " + "; ".join(missing_after))
+    print(json.dumps({"snapshot": str(snapshot), "fetched": bool(missing)}))
+
+
+if __name__ == "__main__":
+    main()
