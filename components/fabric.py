@@ -1,0 +1,48 @@
+"""One node's end of the QSFP link: the looked-up netdev, HCAs and GID index."""
+
+import json
+
+import pulumi
+
+from components.node import Node
+from components.settings import ClusterSettings
+
+
+class Fabric(pulumi.ComponentResource):
+    """The GID lookup of one node, as the output of a command on it. Fails closed with the node's table.
+
+    It runs again after a boot and when the table moved. Ranks do not take its value unless `gid_index: pin`: each
+    resolves its own at every start, so a drift never replaces a healthy pair.
+    """
+
+    gid_index: pulumi.Output[int | None]
+    hca: pulumi.Output[str]
+    """NCCL_IB_HCA as the ranks of this node use it."""
+    ifname: pulumi.Output[str]
+
+    def __init__(
+        self, cluster: ClusterSettings, node: Node, seen: str | None, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        """`seen` is what the facts know of boot and table; None when facts are off."""
+        super().__init__("spark:fabric:Fabric", f"{node.role}-fabric", None, opts)
+        inputs = {
+            "fabric_ip": str(node.settings.fabric_ip),
+            "hca": node.settings.hca,
+            "gid_index": cluster.fabric.gid_index,
+            "peer_ips": [str(other.fabric_ip) for other in cluster.nodes if other is not node.settings],
+        }
+        self.lookup = node.script(
+            "gid",
+            "resolve_gid",
+            inputs,
+            timeout_s=60,
+            note=seen or "",
+            opts=pulumi.ResourceOptions(
+                parent=self, depends_on=[node.ready], ignore_changes=["create"] if seen is None else None
+            ),
+        )
+        found = self.lookup.stdout.apply(lambda text: json.loads(text) if text else {})
+        self.gid_index = found.apply(lambda values: values.get("gid_index"))
+        self.hca = found.apply(lambda values: values.get("hca", ""))
+        self.ifname = found.apply(lambda values: values.get("ifname", ""))
+        self.register_outputs({"gid_index": self.gid_index, "hca": self.hca, "ifname": self.ifname})

@@ -1,0 +1,225 @@
+"""What was read from each node: node_facts.py's document as typed data, gathered from all nodes at once.
+
+Facts are read on every preview and every up, before anything is declared. Nothing here judges: preflight.py does.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from components.base import Refusal
+from components.generation import LiveRank
+from components.node_script import run_script
+from components.settings import ClusterSettings
+from components.ssh import Resolved, SshError, Target
+from gid_table import Table
+from resolve_gid import Resolution, resolve
+
+BEGIN, END = "---spark-facts---", "---end---"
+LIMIT_S = 60
+
+
+class FactsError(Refusal):
+    title = "the nodes could not be read"
+
+
+class Facts(BaseModel):
+    """A part of the document; a node may know more than we ask for."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Problem(Facts):
+    probe: str
+    error: str
+
+
+class MemoryFacts(Facts):
+    """Lines of /proc/meminfo, in kB."""
+
+    MemTotal: int = 0
+    MemFree: int = 0
+    MemAvailable: int = 0
+    CmaTotal: int | None = None
+    CmaFree: int | None = None
+
+
+class DockerFacts(Facts):
+    status: str
+    """ok, missing, denied or down."""
+    detail: str | None = None
+    version: str | None = None
+    api_version: str | None = None
+    storage_driver: str | None = None
+
+
+class ContainerFacts(Facts):
+    id: str
+    name: str
+    labels: dict[str, str] = {}
+    running: bool
+    exit_code: int | None = None
+    oom_killed: bool = False
+    error: str | None = None
+    gpu: bool = False
+    vllm: bool = False
+
+
+class ImageFacts(Facts):
+    present: bool
+    architecture: str | None = None
+    env: list[str] = []
+    """Names of variables that the image bakes in and that would steer the fabric."""
+
+
+class ListenerFacts(Facts):
+    port: int
+    address: str
+    pid: int | None = None
+    process: str | None = None
+    container: str | None = None
+    """Name of the container that holds the port, if one does."""
+
+
+class GpuApp(Facts):
+    pid: int
+    name: str
+    used_mib: int | None = None
+    container: str | None = None
+
+
+class GpuFacts(Facts):
+    name: str | None = None
+    driver: str | None = None
+    apps: list[GpuApp] = []
+
+
+class DiskFacts(Facts):
+    path: str
+    free_bytes: int
+    anchor: str = ""
+    writable: bool = True
+    device: int | None = None
+
+
+class Disks(Facts):
+    hf_cache: DiskFacts | None = None
+    docker_root: DiskFacts | None = None
+
+
+class CheckpointFacts(Facts):
+    gaps: list[str] = []
+    """What is missing of the configured revision, a line each; empty when it is whole."""
+    bytes_present: int = 0
+
+
+class NodeFacts(Facts):
+    """One node's document."""
+
+    hostname: str | None = None
+    boot_id: str | None = None
+    kernel: str | None = None
+    machine: str | None = None
+    os: str | None = None
+    kho_off: bool | None = None
+    home: str | None = None
+    user: str | None = None
+    sudo_n: bool | None = None
+    memory: MemoryFacts | None = None
+    docker: DockerFacts | None = None
+    containers: list[ContainerFacts] | None = None
+    image: ImageFacts | None = None
+    listeners: list[ListenerFacts] | None = None
+    gpu: GpuFacts | None = None
+    disk: Disks | None = None
+    checkpoint: CheckpointFacts | None = None
+    earlyoom: bool | None = None
+    problems: list[Problem] = []
+    table: dict[str, Any] = {}
+    """GID tables and interfaces, in the shape that resolve_gid decides on."""
+
+    def resolution(self, fabric_ip: str, selector: str | None, gid_index: str | int) -> Resolution:
+        """The node's HCAs and index from these facts. Raises hca_members.Refusal with the table."""
+        table: Table = self.table  # type: ignore[assignment]
+        return resolve(table, fabric_ip, selector, gid_index)
+
+    def live_rank(self, stack: str, rank: int, role: str) -> LiveRank | None:
+        """The container of one rank of a stack, found by its labels."""
+        labels = {"spark.stack": stack, "spark.rank": str(rank)}
+        for container in self.containers or []:
+            if labels.items() <= container.labels.items():
+                return LiveRank(
+                    role=role,
+                    running=container.running,
+                    generation=container.labels.get("spark.generation"),
+                    spec=container.labels.get("spark.spec"),
+                    exit_code=container.exit_code,
+                    oom_killed=container.oom_killed,
+                    error=container.error or "",
+                )
+        return None
+
+    def checkpoint_gap(self) -> str | None:
+        """Why the checkpoint must be fetched, in words; None when it is whole."""
+        if self.checkpoint is None:
+            return "the cache could not be read"
+        gaps = self.checkpoint.gaps
+        return f"{gaps[0]}{f' and {len(gaps) - 1} more' if gaps[1:] else ''}" if gaps else None
+
+
+def parse(text: str) -> NodeFacts:
+    """The document between the marker lines. Raises ValueError for anything else."""
+    begin, end = text.find(BEGIN), text.rfind(END)
+    if begin < 0 or end < begin:
+        raise ValueError(f"no document between {BEGIN} and {END}")
+    document = json.loads(text[begin + len(BEGIN) : end])
+    return NodeFacts.model_validate({**document, "table": {key: document.get(key) for key in ("hcas", "interfaces")}})
+
+
+def inputs_of(settings: ClusterSettings, rank: int, stack: str) -> dict[str, Any]:
+    node, engine = settings.nodes[rank], settings.engine
+    return {
+        "stack": stack,
+        "fabric_ip": str(node.fabric_ip),
+        "hf_cache": node.hf_cache,
+        "model": settings.checkpoint.repo,
+        "revision": settings.checkpoint.revision,
+        "shards": settings.checkpoint.shards,
+        "encoding_file": settings.checkpoint.encoding_file,
+        "image": settings.image.pinned,
+        "ports": [engine.port, engine.master_port] if rank == 0 else [],
+    }
+
+
+Reader = Callable[[Target, Resolved, dict[str, Any]], str]
+
+
+def read_node(target: Target, resolved: Resolved, inputs: dict[str, Any]) -> str:
+    return run_script(target, resolved, "node_facts", inputs, timeout_s=LIMIT_S)
+
+
+def gather(
+    settings: ClusterSettings,
+    targets: Sequence[tuple[Target, Resolved]],
+    stack: str,
+    read: Reader = read_node,
+) -> list[NodeFacts]:
+    """Every node's facts, all nodes at once. Raises FactsError with a line for each node that could not be read."""
+
+    def one(rank: int) -> NodeFacts | str:
+        role = settings.role(rank)
+        try:
+            return parse(read(*targets[rank], inputs_of(settings, rank, stack)))
+        except SshError as error:
+            return f"{role}: reading facts: {error}"
+        except ValueError as error:
+            return f"{role}: reading facts: what came back is no facts document: {error}"
+
+    with ThreadPoolExecutor(max_workers=len(targets)) as pool:
+        found = list(pool.map(one, range(len(targets))))
+    if failed := [result for result in found if isinstance(result, str)]:
+        raise FactsError([*failed, "facts: off in the stack file previews without the nodes"])
+    return [result for result in found if isinstance(result, NodeFacts)]

@@ -1,0 +1,35 @@
+"""The runtime image on one node, by digest."""
+
+import pulumi
+import pulumi_docker as docker
+
+from components.node import Node
+from components.settings import ClusterSettings
+
+
+class Image(pulumi.ComponentResource):
+    """The image, pulled and kept.
+
+    - a pull on the node that shows its progress and names the cause when the registry refuses
+    - the docker image that the pull left, which the ranks are created from; it stays at destroy
+    """
+
+    def __init__(self, cluster: ClusterSettings, node: Node, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("spark:image:Image", f"{node.role}-image", None, opts)
+        reference, limit_s = cluster.image.pinned, cluster.image.pull_timeout_s
+        pull = node.script(
+            "image-pull",
+            "pull_image",
+            {"image": reference, "architecture": cluster.hardware.architecture, "stack": pulumi.get_stack()},
+            timeout_s=limit_s,
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[node.ready]),
+        )
+        image = docker.RemoteImage(
+            f"{node.role}-image",
+            name=reference,
+            keep_locally=True,
+            opts=pulumi.ResourceOptions(parent=self, provider=node.docker, depends_on=[pull]),
+        )
+        # not image.name: the name is known in a preview, and a rank's diff must show it
+        self.pulled = image
+        self.register_outputs({"image": reference})

@@ -1,0 +1,51 @@
+"""The stack's outputs: what a person and a script ask of a running pair."""
+
+from collections.abc import Sequence
+
+import pulumi
+
+from components.checkpoint import Checkpoint
+from components.fabric import Fabric
+from components.generation import Generation
+from components.node import Node
+from components.readiness import Readiness
+from components.settings import ClusterSettings
+
+
+def api_host(cluster: ClusterSettings) -> str:
+    """Where clients reach the API: the bound address, or the head's fabric address for a wildcard."""
+    host = cluster.engine.host
+    if host in ("0.0.0.0", "::"):
+        return cluster.api_host or str(cluster.nodes[0].fabric_ip)
+    return f"[{host}]" if ":" in host else host
+
+
+def export(
+    cluster: ClusterSettings,
+    nodes: Sequence[Node],
+    fabrics: Sequence[Fabric],
+    checkpoints: Sequence[Checkpoint],
+    generation: Generation,
+    readiness: Readiness,
+) -> None:
+    by_role = list(zip(nodes, fabrics, strict=True))
+    pulumi.export("api_url", f"http://{api_host(cluster)}:{cluster.engine.port}/v1")
+    pulumi.export("models", list(cluster.engine.served_model_name))
+    pulumi.export("kv_pool", readiness.report.apply(kv_pool))
+    pulumi.export("gid_index", {node.role: fabric.gid_index for node, fabric in by_role})
+    pulumi.export("hca", {node.role: fabric.hca for node, fabric in by_role})
+    pulumi.export("image", cluster.image.pinned)
+    pulumi.export("model", {"repo": cluster.checkpoint.repo, "revision": cluster.checkpoint.revision})
+    pulumi.export("checkpoint", {node.role: copy.whole for node, copy in zip(nodes, checkpoints, strict=True)})
+    pulumi.export("generation", generation.name)
+    pulumi.export("start", readiness.report.apply(start))
+
+
+def kv_pool(report: dict[str, object]) -> dict[str, object]:
+    """The engine's own numbers: GiB a rank, tokens, requests of the longest context at once."""
+    return {name: report.get(name) for name in ("kv_memory_gib", "kv_tokens", "context_tokens", "max_concurrency")}
+
+
+def start(report: dict[str, object]) -> dict[str, object]:
+    """How the last start went: seconds until the API was up, when that was (Unix time), the completions' seconds."""
+    return {name: report.get(name) for name in ("served_s", "served_at", "first_s", "warmup_s", "settled", "answer")}

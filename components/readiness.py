@@ -1,0 +1,49 @@
+"""The gate after the ranks: `up` ends when a real completion came back, or with the reason why none can."""
+
+import json
+from typing import Any
+
+import pulumi
+import pulumi_command as command
+
+from components.engine import Engine, container_name, probe_host
+from components.node import Node
+from components.settings import ClusterSettings
+
+
+class Readiness(pulumi.ComponentResource):
+    """Watches all ranks from the control host, over the same SSH; runs again whenever a rank is another container."""
+
+    report: pulumi.Output[dict[str, Any]]
+    """What the ranks and the probes said: kv pool, timings, first answer."""
+
+    def __init__(
+        self, cluster: ClusterSettings, nodes: list[Node], engine: Engine, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("spark:readiness:Readiness", "readiness", None, opts)
+        watched = [
+            {"role": node.role, "ssh": node.settings.ssh, "container": container_name(pulumi.get_stack(), node.rank)}
+            for node in nodes
+        ]
+        inputs = {
+            "ssh_config": str(cluster.ssh_config) if cluster.ssh_config else None,
+            "nodes": watched,
+            "base_url": f"http://{probe_host(cluster.engine.host)}:{cluster.engine.port}",
+            "model": cluster.engine.served_model_name[0],
+            "stack": pulumi.get_stack(),
+            **cluster.readiness.model_dump(),
+        }
+        wait = command.local.Command(
+            "ready",
+            create="python3 scripts/wait_ready",
+            # an environment, not triggers: waiting again is an update, and only the ranks show as replaced
+            environment={
+                "SPARK_WAIT": json.dumps(inputs, sort_keys=True),
+                "SPARK_RANKS": pulumi.Output.all(*[rank.id for rank in engine.ranks]).apply(",".join),
+            },
+            logging=command.local.Logging.STDERR,
+            add_previous_output_in_env=False,
+            opts=pulumi.ResourceOptions(parent=self, depends_on=engine.ranks),
+        )
+        self.report = wait.stdout.apply(lambda text: json.loads(text) if text else {})
+        self.register_outputs({})

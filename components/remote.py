@@ -1,0 +1,93 @@
+"""Scripts of scripts/node as Pulumi resources, and pulumi-command's connection to a node."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pulumi
+import pulumi_command as command
+
+from components.node_script import payload, secret_payload
+from components.shell import python_line
+from components.ssh import Resolved, SshError, Target, host_key, key_file, resolve
+
+
+def connection(target: Target, resolved: Resolved, *, known: bool) -> command.remote.ConnectionArgs:
+    """pulumi-command's connection, filled from ssh's configuration: the agent before a key file, the host key always.
+
+    The key of an agent never enters the state; a key file does, as a secret. `known` false is for a preview that will
+    connect nowhere: no key and no host key are looked for.
+    """
+    if not known:
+        return command.remote.ConnectionArgs(host=resolved.host, port=resolved.port, user=resolved.user)
+    key = key_file(resolved)
+    return command.remote.ConnectionArgs(
+        host=resolved.host,
+        port=resolved.port,
+        user=resolved.user,
+        host_key=host_key(resolved),
+        private_key=pulumi.Output.secret(key.read_text()) if key else None,
+        # one try: a wrong key or a node that is off must not cost ten time-outs
+        dial_error_limit=1,
+        per_dial_timeout=20,
+        proxy=proxy(target, resolved.proxy_jump) if resolved.proxy_jump else None,
+    )
+
+
+def proxy(target: Target, jump: str) -> command.remote.ProxyConnectionArgs:
+    """One ProxyJump hop; a chain is refused, since the provider can go through one host only."""
+    if "," in jump:
+        raise SshError(
+            f"ProxyJump {jump} of {target.host} is a chain: the command provider can go through one host only"
+        )
+    resolved = resolve(Target.parse(jump.removeprefix("ssh://"), target.config))
+    key = key_file(resolved)
+    return command.remote.ProxyConnectionArgs(
+        host=resolved.host,
+        port=resolved.port,
+        user=resolved.user,
+        host_key=host_key(resolved),
+        private_key=pulumi.Output.secret(key.read_text()) if key else None,
+        dial_error_limit=1,
+        per_dial_timeout=20,
+    )
+
+
+def script_resource(
+    resource_name: str,
+    script: str,
+    inputs: pulumi.Input[Mapping[str, Any]],
+    *,
+    connection: pulumi.Input[command.remote.ConnectionArgs],
+    timeout_s: int,
+    note: str = "",
+    triggers: list[Any] | None = None,
+    delete_inputs: pulumi.Input[Mapping[str, Any]] | None = None,
+    secrets: Mapping[str, pulumi.Input[str]] | None = None,
+    opts: pulumi.ResourceOptions,
+) -> command.remote.Command:
+    """A script as a resource: it runs again when its text, its inputs, its note or a trigger change.
+
+    Its stderr is shown while it runs; its stdout is data and is not.
+    """
+    created = pulumi.Output.from_input(inputs).apply(lambda values: python_line(values, timeout_s, note=note))
+    deleted = None
+    if delete_inputs is not None:
+        deleted = pulumi.Output.from_input(delete_inputs).apply(lambda values: python_line(values, timeout_s))
+    stdin: pulumi.Input[str] = payload(script)
+    if secrets:
+        texts: pulumi.Output[dict[str, str]] = pulumi.Output.secret(pulumi.Output.all(**secrets))
+        stdin = texts.apply(lambda values: secret_payload(script, values))
+    return command.remote.Command(
+        resource_name,
+        connection=connection,
+        create=created,
+        delete=deleted,
+        stdin=stdin,
+        triggers=triggers,
+        logging=command.remote.Logging.STDERR,
+        # sshd refuses variables that it was not told to accept
+        add_previous_output_in_env=False,
+        opts=pulumi.ResourceOptions.merge(
+            opts, pulumi.ResourceOptions(additional_secret_outputs=["stdout", "stderr"] if secrets else None)
+        ),
+    )
