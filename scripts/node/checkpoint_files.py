@@ -26,8 +26,8 @@ def gaps(snapshot: Path, shards: int, *others: str) -> list[str]:
     if not index.is_file():
         return [f"{INDEX} is missing in {snapshot}"]
     try:
-        wanted = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError) as error:
+        wanted = sorted({str(name) for name in json.loads(index.read_text())["weight_map"].values()})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return [f"{INDEX} cannot be read: {type(error).__name__}: {error}"]
     found = [f"{INDEX} names {len(wanted)} shards instead of {shards}"] if len(wanted) != shards else []
     for name in wanted:
@@ -46,9 +46,11 @@ def shard_fault(path: Path) -> str | None:
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(length))
+            header = json.loads(file.read(min(length, size)))
         end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError, MemoryError, OverflowError):
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    except (struct.error, ValueError, KeyError, IndexError, TypeError, AttributeError):
         return f"has no safetensors header ({size} bytes)"
     whole = 8 + length + end
     return None if size == whole else f"has {size:,} bytes instead of {whole:,}"

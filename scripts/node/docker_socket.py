@@ -1,4 +1,4 @@
-"""The Docker Engine API over its unix socket, with nothing but the standard library.
+"""The Docker Engine API over its unix socket (DOCKER_HOST's, as the facts use), with the standard library alone.
 
 Raises DockerError with the daemon's own words; ConnectionError kinds (PermissionError, FileNotFoundError,
 ConnectionRefusedError) pass through, since each of them has another way out.
@@ -7,9 +7,11 @@ ConnectionRefusedError) pass through, since each of them has another way out.
 import contextlib
 import http.client
 import json
+import os
 import socket
+from typing import Any
 
-SOCKET = "/var/run/docker.sock"
+SOCKET = os.environ.get("DOCKER_HOST", "").partition("unix://")[2] or "/var/run/docker.sock"
 
 
 class DockerError(Exception):
@@ -31,7 +33,9 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self.path)
 
 
-def request(method: str, path: str, body: object = None, *, timeout_s: float = 30, socket_path: str = SOCKET):
+def request(
+    method: str, path: str, body: object = None, *, timeout_s: float = 30, socket_path: str = SOCKET
+) -> http.client.HTTPResponse:
     """Send one request; returns the open response. `path` starts with / and carries no API version."""
     connection = _UnixConnection(socket_path, timeout_s)
     data = None if body is None else json.dumps(body)
@@ -45,6 +49,6 @@ def request(method: str, path: str, body: object = None, *, timeout_s: float = 3
     return response
 
 
-def get(path: str, *, timeout_s: float = 30, socket_path: str = SOCKET):
+def get(path: str, *, timeout_s: float = 30, socket_path: str = SOCKET) -> Any:
     """The parsed JSON of a GET."""
     return json.loads(request("GET", path, timeout_s=timeout_s, socket_path=socket_path).read())

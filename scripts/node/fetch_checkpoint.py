@@ -13,7 +13,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from checkpoint_files import gaps, snapshot_of
 
@@ -28,7 +30,8 @@ try:
 except (GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError, HfHubHTTPError, OSError) as error:
     response = getattr(error, "response", None)
     status = getattr(response, "status_code", None)
-    print(f"{type(error).__name__} status {status}: {str(error).splitlines()[0]}", file=sys.stderr)
+    words = (str(error).splitlines() or ["no words"])[0]
+    print(f"{type(error).__name__} status {status}: {words}", file=sys.stderr)
     sys.exit(3)
 """
 
@@ -54,12 +57,20 @@ def report(folder: Path, done: threading.Event) -> None:
         say(f"checkpoint: {now / 2**30:.2f} GiB here, {(now - first) / 2**20 / seconds:.0f} MiB/s, {seconds:.0f} s")
 
 
-def download(inputs: dict) -> None:
+def remove_left_over(labels: Sequence[str]) -> None:
+    """End a download of this stack that outlived its update: two at once would fetch everything twice."""
+    wanted = [word for label in labels for word in ("--filter", f"label={label}")]
+    listed = subprocess.run(["docker", "ps", "--all", "--quiet", *wanted], capture_output=True, text=True, timeout=60)
+    if ids := listed.stdout.split():
+        subprocess.run(["docker", "rm", "--force", *ids], capture_output=True, timeout=60)
+
+
+def download(inputs: dict[str, Any]) -> None:
     cache = Path(inputs["hf_cache"]).expanduser()
-    name = f"spark-{inputs['stack']}-download"
-    subprocess.run(["docker", "rm", "--force", name], capture_output=True, timeout=60)
+    name, labels = f"spark-{inputs['stack']}-download", (f"spark.stack={inputs['stack']}", "spark.job=download")
+    remove_left_over(labels)
     argv = ["docker", "run", "--rm", "--interactive", "--name", name, "--network", "host"]
-    argv += ["--label", f"spark.stack={inputs['stack']}", "--label", "spark.job=download"]
+    argv += [word for label in labels for word in ("--label", label)]
     # as the user whose cache it is, so that nothing of it belongs to root
     argv += ["--user", f"{os.getuid()}:{os.getgid()}", "--volume", f"{cache}:/cache/huggingface"]
     for variable in (
@@ -93,12 +104,14 @@ def download(inputs: dict) -> None:
         )
 
 
-def advice(words: str, inputs: dict) -> str:
+def advice(words: str, inputs: dict[str, Any]) -> str:
     if "status 401" in words or "status 403" in words or "GatedRepo" in words:
         page = f"{inputs['endpoint']}/{inputs['repo']}"
         return f": accept its licence at {page} and set the token (pulumi config set --secret hf_token ...)"
     if "RevisionNotFound" in words or "RepositoryNotFound" in words:
         return ": compare repository and revision with the stack file"
+    if "No space left" in words:
+        return ": make room on the disk of the cache, then run pulumi up again"
     return ": run pulumi up again, the download goes on where it stopped"
 
 
@@ -109,7 +122,10 @@ def main() -> None:
     if missing:
         more = f" and {len(missing) - 1} more" if missing[1:] else ""
         say(f"checkpoint: {inputs['repo']} at {inputs['revision'][:8]}: {missing[0]}{more}: fetching")
-        download(inputs)
+        try:
+            download(inputs)
+        except FileNotFoundError as error:
+            raise SystemExit(f"{error.filename} is not on the PATH of an SSH session on this node") from None
         missing_after = gaps(snapshot, inputs["shards"], inputs["encoding_file"])
         if missing_after:
             raise SystemExit(f"{inputs['repo']} is not whole after its download: " + "; ".join(missing_after))

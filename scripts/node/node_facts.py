@@ -3,8 +3,9 @@
 Reads only; needs no root and no tool but Python. Every probe is bounded and stands alone: one that fails leaves null
 and an entry in `problems`. Standard library only, Python 3.10.
 
-Inputs: one JSON object, all keys optional: stack, hf_cache (default ~/.cache/huggingface), model (owner/name) and
-revision, image (repository@sha256:digest), ports (a list of numbers). Other keys are ignored.
+Inputs: one JSON object, all keys optional: stack, hf_cache (default ~/.cache/huggingface), model (owner/name) with
+revision, shards (how many its index names) and encoding_file, image (repository@sha256:digest), ports (a list of
+numbers). Other keys are ignored.
 stdout: the document between the lines ---spark-facts--- and ---end---. stderr: words.
 Exit codes: 0 the document is complete or says what is not; 64 bad inputs.
 """
@@ -17,11 +18,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import docker_facts
+import our_folder
 import process_facts
 import sysfs_table
+from checkpoint_files import gaps, snapshot_of
 from process_facts import run
 from sysfs_table import read_text
 
@@ -29,7 +33,6 @@ SCHEMA = 1
 LIMIT_S = 15.0
 """Wall-clock limit of the slowest probe; all run at once."""
 MEMORY = ("MemTotal", "MemFree", "MemAvailable", "CmaTotal", "CmaFree", "SwapTotal")
-INDEX = "model.safetensors.index.json"
 
 SYSTEM = ("hostname", "boot_id", "kernel", "machine", "os", "kho_off")
 USER = ("user", "uid", "home", "groups")
@@ -79,9 +82,11 @@ def user() -> Json:
 
 
 def may_sudo() -> bool:
-    """Whether `sudo -n` works: without a password, and at all."""
+    """Whether `sudo -n` works: without a password, and at all. Raises TimeoutError, since late is not no."""
     try:
         run("sudo", "-n", "true")
+    except TimeoutError:
+        raise
     except OSError:
         return False
     return True
@@ -130,43 +135,21 @@ def cache_disk(hf_cache: str, model: str | None) -> Json:
     facts = disk(hf_cache)
     folders = [str(facts["anchor"]), f"{hf_cache}/hub"]
     if model:
-        folders += [f"{hf_cache}/hub/{folder_of(model)}/{name}" for name in ("", "blobs", "snapshots")]
+        folder = snapshot_of(Path(hf_cache) / "hub", model, "any").parent.parent
+        folders += [str(folder), f"{folder}/blobs", f"{folder}/snapshots"]
     closed = [path for path in folders if os.path.exists(path) and not os.access(path, os.W_OK | os.X_OK)]
     return {**facts, "writable": not closed, "unwritable": closed[0] if closed else None}
 
 
-def folder_of(model: str) -> str:
-    """A repository's folder in the hub cache."""
-    return f"models--{model.replace('/', '--')}"
-
-
-def checkpoint(hf_cache: str, model: str, revision: str) -> Json:
-    """How much of a revision is here, by names and sizes through the links; nothing is read but the index."""
-    snapshot = f"{hf_cache}/hub/{folder_of(model)}/snapshots/{revision}"
-    facts: Json = {
-        "path": snapshot,
-        "snapshot_exists": os.path.isdir(snapshot),
-        "index_present": False,
-        "shards_wanted": None,
-        "missing": [],
-        "bytes_present": 0,
-    }
+def checkpoint(hf_cache: str, model: str, revision: str, shards: int, others: list[str]) -> Json:
+    """What a revision lacks, as fetch_checkpoint.py sees it too, and the bytes of it that are here."""
+    snapshot = snapshot_of(Path(hf_cache) / "hub", model, revision)
     try:
-        with open(f"{snapshot}/{INDEX}", "rb") as file:
-            names = sorted(set(json.load(file)["weight_map"].values()))
+        with os.scandir(snapshot) as entries:
+            present = sum(entry.stat().st_size for entry in entries if entry.is_file())
     except FileNotFoundError:
-        return facts
-    missing, total = [], 0
-    for name in names:
-        path = f"{snapshot}/{name}"
-        size = os.path.getsize(path) if os.path.isfile(path) else 0
-        total += size
-        if not size:
-            missing.append(name)
-    return {**facts, "index_present": True, "shards_wanted": len(names), "missing": missing, "bytes_present": total}
-
-
-# --- the document ---
+        present = 0
+    return {"path": str(snapshot), "gaps": gaps(snapshot, shards, *others), "bytes_present": present}
 
 
 def gather(probes: dict[str, Callable[[], object]]) -> tuple[Json, list[Json]]:
@@ -243,42 +226,53 @@ def assemble(found: Json, problems: list[Json]) -> Json:
         "gpu": found["gpu"],
         "disk": {"hf_cache": found["hf_cache"], "docker_root": docker_root},
         "checkpoint": found["checkpoint"],
+        "folder": found["folder"] is True,
         "earlyoom": found["earlyoom"],
         "problems": problems,
     }
 
 
-def document(inputs: Json) -> Json:
-    """All facts of this node. Raises TypeError or ValueError for inputs that are not as the header says."""
-    model, revision, image = inputs.get("model"), inputs.get("revision"), inputs.get("image")
-    hf_cache = expand(inputs.get("hf_cache") or "~/.cache/huggingface")
+def probes_of(inputs: Json) -> dict[str, Callable[[], object]]:
+    """What to ask this node. Raises AttributeError, TypeError or ValueError for inputs that are not as the header says.
+
+    Paths are followed by the probes themselves: a dead mount holds up whoever looks at it.
+    """
+    stack, image = inputs.get("stack"), inputs.get("image")
+    model, revision, shards = inputs.get("model"), inputs.get("revision"), int(inputs.get("shards") or 0)
+    others = [inputs["encoding_file"]] if inputs.get("encoding_file") else []
+    hf_cache = inputs.get("hf_cache") or "~/.cache/huggingface"
     ports = {int(port) for port in inputs.get("ports") or []}
-    probes: dict[str, Callable[[], object]] = {
+    if not all(isinstance(text, str) for text in (hf_cache, model or "", revision or "", image or "", stack or "")):
+        raise TypeError("stack, hf_cache, model, revision and image are texts")
+    return {
+        # the slow ones first: sudo opens a PAM session
+        "sudo_n": may_sudo,
+        "gpu": gpu,
         "docker": lambda: docker_facts.read_status(group_names()),
         "containers": lambda: described(docker_facts.list_containers()),
         "image": lambda: docker_facts.read_image(image) if image else None,
-        "gpu": gpu,
-        "sudo_n": may_sudo,
+        "table": sysfs_table.read_table,
         "system": system,
         "user": user,
         "memory": memory,
-        "table": sysfs_table.read_table,
-        "hf_cache": lambda: cache_disk(hf_cache, model),
-        "checkpoint": lambda: checkpoint(hf_cache, model, revision) if model and revision else None,
+        "hf_cache": lambda: cache_disk(expand(hf_cache), model),
+        "checkpoint": lambda: (
+            checkpoint(expand(hf_cache), model, revision, shards, others) if model and revision else None
+        ),
+        "folder": lambda: bool(stack and our_folder.is_ours(our_folder.folder_of(stack), stack)),
         "listeners": lambda: process_facts.listeners(ports),
         "earlyoom": lambda: process_facts.is_running("earlyoom"),
     }
-    return assemble(*gather(probes))
 
 
 def main(arguments: list[str]) -> int:
     """The command: see the module's header."""
     try:
-        inputs = json.loads(arguments[0]) if arguments else {}
-        facts = document(inputs)
+        probes = probes_of(json.loads(arguments[0]) if arguments else {})
     except (AttributeError, TypeError, ValueError) as error:
         print(f"inputs: one JSON object as the header of node_facts.py says ({error})", file=sys.stderr)
         return 64
+    facts = assemble(*gather(probes))
     for problem in facts["problems"]:
         print(f"{problem['probe']}: {problem['error']}", file=sys.stderr)
     # a key a line: no line grows past what a terminal, or a line-wise reader, takes

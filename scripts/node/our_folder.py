@@ -1,11 +1,12 @@
 """Make or remove the stack's own folder on a node.
 
-Inputs (JSON argument): action make | remove, stack, hf_cache.
+Inputs (JSON argument): action make | remove, stack, hf_cache; new (make): true when the state knows no folder yet.
 Output: make prints {"folder": absolute path, "hub": absolute path of the hub cache}; remove prints nothing.
 Exit codes: 0 done; 1 refused or failed, the reason on stderr.
 
-`remove` also removes containers that carry the stack's label and were left over, and proves that nothing of ours is
-left. Images and the hub cache are never touched.
+A new folder is refused where containers of the stack live: another state manages them, or theirs was lost. `remove` also
+removes containers that carry the stack's label and were left over, and proves that nothing of ours is left. Images and
+the hub cache are never touched.
 """
 
 import json
@@ -27,14 +28,20 @@ def is_ours(folder: Path, stack: str) -> bool:
     return mark.is_file() and mark.read_text().strip() == stack
 
 
-def make(stack: str, hf_cache: str) -> dict[str, str]:
+def make(stack: str, hf_cache: str, *, new: bool) -> dict[str, str]:
     folder = folder_of(stack)
+    if new and is_ours(folder, stack) and (containers := left_over(stack)):
+        raise SystemExit(
+            f"{len(containers)} container(s) of stack {stack} are here, but this state does not know them: another "
+            f"state manages this pair, or its state was lost. Use that state, or end them: "
+            f"docker rm -f {' '.join(identity[:12] for identity in containers)}"
+        )
     if folder.exists() and any(folder.iterdir()) and not is_ours(folder, stack):
         raise SystemExit(f"{folder} holds files and has no mark of stack {stack}: move it away, it is not ours to use")
     for name, mode in (("cache", 0o755), ("tmp", 0o1777), ("secrets", 0o700)):
         path = folder / name
         path.mkdir(parents=True, exist_ok=True)
-        if path.owner() != "root":  # a rank may have taken its folder over, as root
+        if path.stat().st_uid == os.getuid():  # a rank may have taken its folder over, as root
             path.chmod(mode)
     (folder / MARK).write_text(stack + "\n")
     hub = Path(hf_cache).expanduser() / "hub"
@@ -54,7 +61,10 @@ def left_over(stack: str) -> list[str]:
 
 
 def docker(*words: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(["docker", *words], capture_output=True, text=True, timeout=120)
+    try:
+        done = subprocess.run(["docker", *words], capture_output=True, text=True, timeout=120)
+    except FileNotFoundError:
+        raise SystemExit("docker is not on the PATH of an SSH session on this node") from None
     if done.returncode:
         raise SystemExit(f"docker {words[0]} failed: {done.stderr.strip()}")
     return done
@@ -62,16 +72,17 @@ def docker(*words: str) -> subprocess.CompletedProcess[str]:
 
 def remove(stack: str) -> None:
     folder = folder_of(stack)
+    if not folder.exists():
+        # also the first half of its repair, beside ranks that the state knows
+        print(f"{folder} is gone already", file=sys.stderr)
+        return
+    if not is_ours(folder, stack):
+        raise SystemExit(f"{folder} has no mark of stack {stack} any more: nothing was removed, look at it yourself")
     if containers := left_over(stack):
         print(f"removing {len(containers)} left-over container(s) of stack {stack}", file=sys.stderr)
         docker("rm", "--force", "--volumes", *containers)
-    if folder.exists():
-        if not is_ours(folder, stack):
-            raise SystemExit(
-                f"{folder} has no mark of stack {stack} any more: nothing was removed, look at it yourself"
-            )
-        empty(folder)
-        shutil.rmtree(folder)
+    empty(folder)
+    shutil.rmtree(folder)
     if folder.exists() or left_over(stack):
         raise SystemExit(f"{folder} or a container of stack {stack} is still there after removal: run destroy again")
     # a container removed seconds before a power cut came back: the daemon's files were not on disk yet
@@ -91,26 +102,14 @@ def empty(folder: Path) -> None:
         "    shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.remove(path)\n"
     )
     names = [f"/ours/{path.name}" for path in folder.iterdir() if path.name not in (MARK, "image")]
-    docker(
-        "run",
-        "--rm",
-        "--network",
-        "none",
-        "--volume",
-        f"{folder}:/ours",
-        "--entrypoint",
-        "python3",
-        image,
-        "-c",
-        clear,
-        *names,
-    )
+    run = ["run", "--rm", "--network", "none", "--volume", f"{folder}:/ours", "--entrypoint", "python3", image]
+    docker(*run, "-c", clear, *names)
 
 
 def main() -> None:
     inputs = json.loads(sys.argv[1])
     if inputs["action"] == "make":
-        print(json.dumps(make(inputs["stack"], inputs["hf_cache"])))
+        print(json.dumps(make(inputs["stack"], inputs["hf_cache"], new=inputs.get("new", False))))
     else:
         remove(inputs["stack"])
 

@@ -6,23 +6,27 @@ Output: {"answer", "first_s", "warmup_s": [...], "settled": bool}. Words on stde
 Exit codes: 0 a completion came back; 1 none did, the reason on stderr; 3 the key was refused.
 """
 
+import http.client
 import json
 import sys
 import time
 import urllib.error
 import urllib.request
+from typing import Any
 
 from our_folder import folder_of
 
 QUESTION = "What is 47 x 89?"
 WARM_UP = "Write 200 words about memory bandwidth."
+# a node's http_proxy is for the internet, not for the engine beside us
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def complete(inputs: dict, prompt: str, max_tokens: int) -> tuple[str, float]:
+def complete(inputs: dict[str, Any], prompt: str, max_tokens: int) -> tuple[str, float]:
     """One chat completion: its text (reasoning counts, a thinking model may spend its tokens there) and seconds."""
     body = {
         "model": inputs["model"],
@@ -36,22 +40,25 @@ def complete(inputs: dict, prompt: str, max_tokens: int) -> tuple[str, float]:
         headers["Authorization"] = f"Bearer {key.read_text()}"
     request = urllib.request.Request(f"{inputs['base_url']}/v1/chat/completions", json.dumps(body).encode(), headers)
     began = time.monotonic()
-    with urllib.request.urlopen(request, timeout=inputs["completion_timeout_s"]) as response:
+    with DIRECT.open(request, timeout=inputs["completion_timeout_s"]) as response:
         answer = json.load(response)
-    message = answer["choices"][0]["message"]
-    text = message.get("content") or message.get("reasoning_content") or message.get("reasoning") or ""
+    try:
+        message = answer["choices"][0]["message"]
+        text = message.get("content") or message.get("reasoning_content") or message.get("reasoning") or ""
+    except (AttributeError, IndexError, KeyError, TypeError):
+        raise ValueError(f"the answer to {prompt!r} is no completion: {json.dumps(answer)[:300]}") from None
     if not text.strip():
         raise ValueError(f"the completion of {prompt!r} is empty: {json.dumps(answer)[:300]}")
     return text, time.monotonic() - began
 
 
-def warm_up(inputs: dict) -> tuple[list[float], bool]:
+def warm_up(inputs: dict[str, Any]) -> tuple[list[float], bool]:
     """Seconds of each pass, and whether the last two agree; never fatal, the engine has answered already."""
     seconds: list[float] = []
     for number in range(1, inputs["warmup_passes"] + 1):
         try:
             seconds.append(complete(inputs, WARM_UP, inputs["warmup_max_tokens"])[1])
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             say(f"warm-up {number} failed: {error}: going on without it")
             return seconds, False
         say(f"warm-up {number} of at most {inputs['warmup_passes']}: {seconds[-1]:.2f} s")
@@ -76,7 +83,7 @@ def main() -> None:
         raise SystemExit(
             f"no completion within {limit} s, although the API is up: the engine hangs; look at both ranks"
         ) from None
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise SystemExit(f"the first completion failed: {error}") from None
     say(f"{QUESTION}   {answer.strip()}   ({first_s:.2f} s)")
     seconds, settled = warm_up(inputs)

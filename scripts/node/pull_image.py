@@ -5,9 +5,11 @@ Output: {"image": ..., "pulled": bool}; progress in bytes on stderr every few se
 Exit codes: 0 present; 1 refused or failed, the cause on stderr.
 """
 
+import http.client
 import json
 import sys
 import time
+from typing import Any
 from urllib.parse import quote
 
 from docker_socket import DockerError, get, request
@@ -21,7 +23,7 @@ CAUSES = (
     ),
     (("manifest unknown", "not found", "name unknown"), "the registry has no such digest: compare it with the profile"),
     (
-        ("no such host", "timeout", "connection refused", "unreachable", "i/o timeout"),
+        ("no such host", "timeout", "connection refused", "unreachable", "no route"),
         "the node does not reach the registry: check its route and DNS",
     ),
     (("no space left",), "Docker's disk is full: free some of it"),
@@ -65,27 +67,36 @@ def pull(image: str) -> None:
             say(f"image: {mib:,.0f} of {total / 2**20:,.0f} MiB, {mib / seconds:.0f} MiB/s, {seconds:.0f} s")
 
 
-def present(image: str) -> dict | None:
+def present(image: str) -> dict[str, Any] | None:
     try:
-        return get(f"/images/{image}/json")
+        found: dict[str, Any] = get(f"/images/{image}/json")
+        return found
     except DockerError as error:
         if error.status == 404:
             return None
         raise
 
 
+def ensure(image: str) -> tuple[dict[str, Any] | None, bool]:
+    """The image as dockerd has it then (None: it still has not), and whether it was pulled."""
+    found = present(image)
+    if found is not None:
+        return found, False
+    say(f"image: pulling {image}")
+    try:
+        pull(image)
+    except DockerError as error:
+        raise SystemExit(f"{image} cannot be pulled: {error}: {cause(str(error))}") from None
+    return present(image), True
+
+
 def main() -> None:
     inputs = json.loads(sys.argv[1])
     image = inputs["image"]
-    found = present(image)
-    pulled = found is None
-    if found is None:
-        say(f"image: pulling {image}")
-        try:
-            pull(image)
-        except DockerError as error:
-            raise SystemExit(f"{image} cannot be pulled: {error}: {cause(str(error))}") from None
-        found = present(image)
+    try:
+        found, pulled = ensure(image)
+    except (DockerError, OSError, http.client.HTTPException, ValueError) as error:
+        raise SystemExit(f"dockerd does not answer: {error}: look at `systemctl status docker`, run up again") from None
     if found is None:
         raise SystemExit(f"{image} is not there after its pull: does another registry mirror answer for it?")
     if found["Architecture"] != inputs["architecture"]:

@@ -4,7 +4,7 @@ Inputs: /opt/spark/start.json (rank, fabric_ip, peer_ips, hca, ifname, gid_index
 encoding_target); the command in argv; its environment, without what only this node knows. An API key is read from
 /run/spark/api_key. Words on stdout, each line starts with `spark: `.
 Exit codes: the engine's own; 2 to 5 and 70 from the GID lookup; 80 the checkpoint is not whole; 81 the encoder is
-missing; 127 the engine is not in the image.
+missing, or has no place in the image; 127 the engine is not in the image.
 
 Another file (patches before the engine, say) becomes a step of main().
 """
@@ -17,11 +17,12 @@ import shutil
 import sys
 from collections.abc import MutableMapping
 from pathlib import Path
+from typing import Any
 
 import sysfs_table
 from checkpoint_files import gaps, snapshot_of
 from hca_members import Refusal
-from resolve_gid import resolve
+from resolve_gid import UNREADABLE, resolve
 
 START = Path(os.environ.get("SPARK_START", "/opt/spark/start.json"))
 KEY = Path(os.environ.get("SPARK_API_KEY_FILE", "/run/spark/api_key"))
@@ -40,7 +41,7 @@ def stop(code: int, text: str) -> None:
     sys.exit(code)
 
 
-def set_fabric(start: dict, env: MutableMapping[str, str]) -> None:
+def set_fabric(start: dict[str, Any], env: MutableMapping[str, str]) -> None:
     """The fabric's variables for this node as it is now; what is unset is absent, never empty."""
     # a pinned container keeps its index: it must be usable still, and another one is a visible diff of the next up
     wanted = env.get("NCCL_IB_GID_INDEX") if start["gid_index"] == "pin" else start["gid_index"]
@@ -48,6 +49,9 @@ def set_fabric(start: dict, env: MutableMapping[str, str]) -> None:
         found = resolve(sysfs_table.read_table(), start["fabric_ip"], start["hca"], wanted)
     except Refusal as refusal:
         stop(refusal.exit_code, str(refusal))
+        raise
+    except OSError as error:
+        stop(UNREADABLE, f"the interfaces of this node cannot be read: {error}")
         raise
     env["NCCL_IB_HCA"] = found["hca"]
     for name in IFNAMES:
@@ -65,7 +69,7 @@ def set_fabric(start: dict, env: MutableMapping[str, str]) -> None:
     say(f"fabric {members}, GID index {env.get('NCCL_IB_GID_INDEX', 'left to NCCL')}")
 
 
-def check_checkpoint(start: dict, env: MutableMapping[str, str]) -> Path:
+def check_checkpoint(start: dict[str, Any], env: MutableMapping[str, str]) -> Path:
     snapshot = snapshot_of(Path(env["HF_HOME"]) / "hub", start["repo"], start["revision"])
     missing = gaps(snapshot, start["shards"])
     if missing:
@@ -76,12 +80,15 @@ def check_checkpoint(start: dict, env: MutableMapping[str, str]) -> Path:
     return snapshot
 
 
-def set_encoder(start: dict, snapshot: Path) -> None:
+def set_encoder(start: dict[str, Any], snapshot: Path) -> None:
     """The snapshot's prompt encoder over the image's: an older one renders other prompts."""
     source, target = snapshot / start["encoding_file"], Path(start["encoding_target"])
     if not source.is_file():
         stop(NO_ENCODER, f"{start['encoding_file']} is missing in the snapshot: pulumi up fetches it")
-    shutil.copyfile(source, target)
+    try:
+        shutil.copyfile(source, target)
+    except OSError as error:
+        stop(NO_ENCODER, f"{target} cannot be written: {error.strerror}: image.encoding_target suits another image")
     say(f"prompt encoder of the snapshot is {target}")
 
 

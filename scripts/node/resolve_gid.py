@@ -101,6 +101,8 @@ def resolve(table: Table, fabric_ip: str, selector: str | None = None, gid_index
     the fabric address comes first, then the lowest.
     """
     fabric_ip, wanted = parse_ipv4(fabric_ip), parse_gid_index(gid_index)
+    if None in (table["hcas"], table["interfaces"]):  # a facts document whose probe failed
+        raise Refusal(UNREADABLE, "the HCAs and interfaces of this node could not be read: see the facts' problems")
     interfaces = table["interfaces"]
     table = {"hcas": sorted(table["hcas"], key=lambda port: (port["name"], port["port"])), "interfaces": interfaces}
     ifname = interface_with(fabric_ip, interfaces)
@@ -130,6 +132,9 @@ def resolve(table: Table, fabric_ip: str, selector: str | None = None, gid_index
             "Give that netdev an IPv4 address in a subnet of its own, or leave the HCA out with `hca`.",
         )
     chosen = _choose(members, usable, fabric_ip, wanted, format_table(members, interfaces))
+    at_chosen = [ipv4_of(row["gid"]) or "" for rows in usable for row in rows if row["index"] == chosen]
+    if chosen is not None and fabric_ip not in at_chosen:
+        notes.append(f"index {chosen} is {', '.join(at_chosen)}, not {fabric_ip}: the peers may not reach that")
     return {
         "ifname": ifname,
         "hca": selector or exact_selector(members, table),

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 
 from gid_table import ACTIVE, EMPTY_GID, ROCE_V2, Address, Interface, Pci, Port, Row, Table, ipv4_of
 
-EMPTY_RUN = 16
+EMPTY_RUN = 8
 """Empty slots in a row after which the rest of a table is left unread, once nothing usable can follow."""
 
 
