@@ -22,9 +22,9 @@ try:
 
     ranks = range(len(cluster.nodes))
     seen = [known[rank] if known else None for rank in ranks]
-    nodes = [Node(cluster, rank, *targets[rank]) for rank in ranks]
+    nodes = [Node(cluster, rank, *targets[rank], seen[rank], generation) for rank in ranks]
     fabrics = [Fabric(cluster, nodes[rank], program.table_seen(cluster, rank, seen[rank])) for rank in ranks]
-    images = [Image(cluster, node) for node in nodes]
+    images = [Image(cluster, nodes[rank], seen[rank]) for rank in ranks]
     checkpoints = [Checkpoint(cluster, nodes[rank], images[rank], seen[rank], secrets["hf_token"]) for rank in ranks]
     engine = Engine(cluster, nodes, fabrics, images, checkpoints, generation, secrets["api_key"])
     readiness = Readiness(cluster, nodes, engine)

@@ -39,20 +39,14 @@ class Checkpoint(pulumi.ComponentResource):
             "hf_cache": node.settings.hf_cache,
             "stack": pulumi.get_stack(),
         }
-        incomplete = facts.checkpoint_gap() if facts else None
         self.complete = node.script(
             "checkpoint",
             "fetch_checkpoint",
             inputs,
             timeout_s=wanted.download_timeout_s,
-            # the state keeps the last repair's words; without new ones they must not count as a change
-            triggers=[incomplete] if incomplete else [],
+            repair=facts.checkpoint_gap() if facts else None,
             secrets={"HF_TOKEN": hf_token} if hf_token else None,
-            opts=pulumi.ResourceOptions(
-                parent=self,
-                depends_on=[node.ready, image.pulled],
-                ignore_changes=None if incomplete else ["triggers"],
-            ),
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[node.ready, image.pulled]),
         )
         # what a hub token could have touched is secret as a whole; that the step ended well is not
         self.whole = pulumi.Output.unsecret(self.complete.stdout.apply(lambda text: '"snapshot"' in text))

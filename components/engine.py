@@ -84,11 +84,11 @@ class Engine(pulumi.ComponentResource):
                     {"stack": pulumi.get_stack(), "name": "api_key"},
                     timeout_s=30,
                     secrets={"SPARK_SECRET": api_key},
-                    # another key is another command with another id, which the label hands on to the ranks
-                    triggers=[api_key],
+                    repair=node.folder_gap,
                     opts=pulumi.ResourceOptions(parent=self, depends_on=[node.ready]),
                 )
-                labels["spark.secret"] = key.id
+                # another word each time the file is written, so that another key replaces the ranks
+                labels["spark.secret"] = pulumi.Output.unsecret(key.stdout)
             if rank == 0:
                 labels["spark.after"] = pulumi.Output.all(*[other.id for other in started]).apply(",".join)
             started.append(

@@ -7,7 +7,41 @@ from pydantic import Field, field_validator, model_validator
 
 from components.base import Settings
 
-SECRET_NAME = re.compile(r"(TOKEN|SECRET|PASSWORD|API_KEY|CREDENTIAL)")
+SECRET_NAME = re.compile(r"TOKEN(?!S|IZ)|SECRET|PASSWORD|API_K|CREDENTIAL")
+"""Also in the abbreviations that argparse takes, but not in TOKENIZERS_PARALLELISM or ..._TOKENS."""
+RENDERED_FLAGS = frozenset(
+    [
+        "--revision",
+        "--trust-remote-code",
+        "--tensor-parallel-size",
+        "--pipeline-parallel-size",
+        "--enable-prefix-caching",
+        "--enable-prompt-tokens-details",
+        "--async-scheduling",
+        "--enable-chunked-prefill",
+        "--speculative-config",
+        "--tokenizer-mode",
+        "--distributed-executor-backend",
+        "--moe-backend",
+        "--tool-call-parser",
+        "--enable-auto-tool-choice",
+        "--reasoning-parser",
+        "--reasoning-config",
+        "--default-chat-template-kwargs",
+        "--generation-config",
+        "--enable-flashinfer-autotune",
+        "--nnodes",
+        "--node-rank",
+        "--master-addr",
+        "--headless",
+    ]
+)
+"""Flags of every rank that are no setting: given twice, the last would win without a word."""
+PER_NODE_ENV = {
+    "VLLM_HOST_IP": "nodes[].fabric_ip",
+    "TP_SOCKET_IFNAME": "nodes[].ifname",
+    "GLOO_SOCKET_IFNAME": "nodes[].ifname",
+}
 
 
 class EngineSettings(Settings):
@@ -83,16 +117,19 @@ class EngineSettings(Settings):
     @classmethod
     def extra_args_add_only(cls, value: list[str]) -> list[str]:
         for argument in value:
-            flag = argument.split("=")[0]
+            # vLLM's parser takes underscores too
+            flag = argument.split("=")[0].replace("_", "-") if argument.startswith("--") else ""
+            name = flag.removeprefix("--").replace("-", "_")
             if flag == "--max-num-partial-prefills":
                 raise ValueError("--max-num-partial-prefills is refused by the engine of the pinned image: remove it")
-            if flag == "--api-key":
+            if SECRET_NAME.search(name.upper()):
                 raise ValueError(
-                    "--api-key would show the key to everyone on the node: use pulumi config set --secret api_key"
+                    f"{flag} would show a secret to everyone on the node: use pulumi config set --secret api_key"
                 )
-            name = flag.removeprefix("--").replace("-", "_")
-            if flag.startswith("--") and name in EngineSettings.model_fields:
+            if name in EngineSettings.model_fields:
                 raise ValueError(f"{flag} is a setting of its own: use engine.{name}")
+            if flag in RENDERED_FLAGS:
+                raise ValueError(f"{flag} is set by the program for every rank: remove it")
         return value
 
     @field_validator("extra_env")
@@ -107,6 +144,8 @@ class EngineSettings(Settings):
                 )
             if name.startswith("NCCL_"):
                 raise ValueError(f"{name} belongs into fabric.nccl")
+            if name in PER_NODE_ENV:
+                raise ValueError(f"{name} differs between the nodes: use {PER_NODE_ENV[name]}")
             if setting == "":
                 raise ValueError(f"{name} is empty: leave the key out to unset it")
         return value

@@ -137,6 +137,8 @@ class NodeFacts(Facts):
     disk: Disks | None = None
     checkpoint: CheckpointFacts | None = None
     earlyoom: bool | None = None
+    folder: bool = False
+    """Whether our folder is there, with its mark."""
     problems: list[Problem] = []
     table: dict[str, Any] = {}
     """GID tables and interfaces, in the shape that resolve_gid decides on."""
@@ -161,6 +163,13 @@ class NodeFacts(Facts):
                     error=container.error or "",
                 )
         return None
+
+    def image_gap(self) -> str | None:
+        """Why the image must be pulled, and its folder of kernels made, in words; None when both are there."""
+        return self.folder_gap() or (None if self.image and self.image.present else "the image is missing")
+
+    def folder_gap(self) -> str | None:
+        return None if self.folder else "our folder is missing"
 
     def checkpoint_gap(self) -> str | None:
         """Why the checkpoint must be fetched, in words; None when it is whole."""

@@ -56,6 +56,8 @@ def why_not_whole(live: Sequence[LiveRank | None], roles: Sequence[str], wanted_
         return "the ranks are of different generations: " + ", ".join(
             f"{rank.role} {rank.generation}" for rank in ranks
         )
+    if not ranks[0].generation:
+        return "the ranks carry no generation"
     if any(rank.spec != wanted_spec for rank in ranks):
         return "the ranks were started from other settings"
     return None

@@ -3,6 +3,7 @@
 import pulumi
 import pulumi_docker as docker
 
+from components.facts import NodeFacts
 from components.node import Node
 from components.settings import ClusterSettings
 
@@ -14,7 +15,13 @@ class Image(pulumi.ComponentResource):
     - the docker image that the pull left, which the ranks are created from; it stays at destroy
     """
 
-    def __init__(self, cluster: ClusterSettings, node: Node, opts: pulumi.ResourceOptions | None = None) -> None:
+    def __init__(
+        self,
+        cluster: ClusterSettings,
+        node: Node,
+        facts: NodeFacts | None,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
         super().__init__("spark:image:Image", f"{node.role}-image", None, opts)
         reference, limit_s = cluster.image.pinned, cluster.image.pull_timeout_s
         pull = node.script(
@@ -22,6 +29,7 @@ class Image(pulumi.ComponentResource):
             "pull_image",
             {"image": reference, "architecture": cluster.hardware.architecture, "stack": pulumi.get_stack()},
             timeout_s=limit_s,
+            repair=facts.image_gap() if facts else None,
             opts=pulumi.ResourceOptions(parent=self, depends_on=[node.ready]),
         )
         image = docker.RemoteImage(

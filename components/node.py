@@ -8,6 +8,8 @@ import pulumi
 import pulumi_command as command
 import pulumi_docker as docker
 
+from components.facts import NodeFacts
+from components.generation import Generation
 from components.remote import connection, script_resource
 from components.settings import ClusterSettings, NodeSettings
 from components.ssh import Resolved, Target
@@ -26,6 +28,8 @@ class Node(pulumi.ComponentResource):
     docker: docker.Provider
     folder: pulumi.Output[str]
     """Absolute path of our folder on the node."""
+    folder_gap: str | None
+    """In words, that our folder is not there although it should be; None when it is, or nobody knows."""
     hub: pulumi.Output[str]
     """Absolute path of the Hugging Face hub cache on the node."""
 
@@ -35,13 +39,17 @@ class Node(pulumi.ComponentResource):
         rank: int,
         target: Target,
         resolved: Resolved,
+        facts: NodeFacts | None,
+        generation: Generation,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         self.role = cluster.role(rank)
         super().__init__("spark:node:Node", self.role, None, opts)
         self.rank = rank
         self.settings = cluster.nodes[rank]
-        self._offline = cluster.facts == "off"
+        self._offline = facts is None
+        self._generation = generation.name
+        self.folder_gap = facts.folder_gap() if facts else None
         self._connection = connection(target, resolved, known=not self._offline)
         ssh_opts = [*target.options, *([] if resolved.multiplexed else target.multiplexing)]
         self.docker = docker.Provider(
@@ -51,10 +59,13 @@ class Node(pulumi.ComponentResource):
         made = self.script(
             "folder",
             "our_folder",
-            {**inputs, "action": "make"},
-            timeout_s=60,
+            {**inputs, "action": "make", "new": True},
+            timeout_s=120,
+            repair=self.folder_gap,
+            update_inputs={**inputs, "action": "make"},
             delete_inputs={**inputs, "action": "remove"},
-            opts=pulumi.ResourceOptions(parent=self),
+            # a repair replaces: without this the old one's removal would come last and undo it
+            opts=pulumi.ResourceOptions(parent=self, delete_before_replace=True),
         )
         paths = made.stdout.apply(lambda text: json.loads(text) if text else {})
         self.folder = paths.apply(lambda found: found["folder"])
@@ -66,16 +77,28 @@ class Node(pulumi.ComponentResource):
         self,
         purpose: str,
         script: str,
-        inputs: pulumi.Input[Mapping[str, Any]],
+        inputs: Mapping[str, Any],
         *,
         timeout_s: int,
         opts: pulumi.ResourceOptions,
+        repair: str | None = None,
         **options: Any,
     ) -> command.remote.Command:
-        """A script of scripts/node as a resource `<role>-<purpose>` on this node."""
+        """A script of scripts/node as a resource `<role>-<purpose>` on this node.
+
+        `repair` says in words what the facts miss although the state has it: the script runs again, once a generation.
+        """
+        ignored = list(opts.ignore_changes or [])
+        if repair:
+            options["triggers"] = [f"{repair} (generation {self._generation})"]
+        elif "triggers" not in options:
+            # the state keeps the last repair's words; that there are none now is no change
+            ignored.append("triggers")
         if self._offline:
             # a reviewer's machine has neither the keys nor the known hosts that the state was made with
-            opts = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(ignore_changes=["connection"]))
+            ignored.append("connection")
+        opts = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions())
+        opts.ignore_changes = ignored
         return script_resource(
             f"{self.role}-{purpose}",
             script,

@@ -66,6 +66,12 @@ class NodeView:
         rank = self.facts.live_rank(self.stack, self.rank, self.role)
         return rank is not None and rank.running
 
+    @property
+    def our_containers(self) -> set[str]:
+        """Names of this stack's containers there, by label."""
+        containers = self.facts.containers or []
+        return {container.name for container in containers if container.labels.get("spark.stack") == self.stack}
+
 
 def docker_usable(view: NodeView) -> Iterator[Finding]:
     docker = view.facts.docker or DockerFacts(status="down", detail="no answer")
@@ -107,7 +113,7 @@ def memory_enough(view: NodeView) -> Iterator[Finding]:
     total, available = memory.MemTotal / GIB_KB, memory.MemAvailable / GIB_KB
     if total < hardware.memory_gib:
         yield view.warning(
-            f"{total:.1f} GiB of memory, a healthy node shows {hardware.memory_gib:g} or more: is something hiding some?"
+            f"{total:.1f} GiB of memory, a healthy node shows {hardware.memory_gib:g} or more: what hides the rest?"
         )
     utilization = view.cluster.engine.gpu_memory_utilization
     need = utilization * total
@@ -181,8 +187,9 @@ def disk_enough(view: NodeView) -> Iterator[Finding]:
 
 def ports_free(view: NodeView) -> Iterator[Finding]:
     for listener in view.facts.listeners or []:
-        ours = view.runs_our_rank and view.rank == 0 and not listener.container
-        if not ours:
+        # a user without root's rights sees that a port of our rank is held, not by whom
+        unseen = view.runs_our_rank and view.rank == 0 and not listener.container and not listener.pid
+        if listener.container not in view.our_containers and not unseen:
             holder = listener.container and f"container {listener.container}"
             holder = holder or (
                 f"{listener.process} (pid {listener.pid})" if listener.pid else "a process of another user"
@@ -210,11 +217,8 @@ def gpu_unshared(view: NodeView) -> Iterator[Finding]:
             yield view.error(
                 f"container {container.name} ({whose}) holds the GPU's memory: stop it first", "foreign_gpu"
             )
-    ours = {
-        container.name for container in view.facts.containers or [] if container.labels.get("spark.stack") == view.stack
-    }
     for app in view.facts.gpu.apps if view.facts.gpu else []:
-        if app.container not in ours and not (app.container is None and view.runs_our_rank):
+        if app.container not in view.our_containers and not (app.container is None and view.runs_our_rank):
             used = f", {app.used_mib:,} MiB" if app.used_mib else ""
             yield view.error(
                 f"process {app.name} (pid {app.pid}{used}) holds the GPU's memory: stop it first", "foreign_gpu"

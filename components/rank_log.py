@@ -19,7 +19,7 @@ PHASES: list[tuple[re.Pattern[str], str]] = [
     (re.compile(r"Loading safetensors checkpoint shards:.*?(\d+)/(\d+)"), "loads shards"),
     (re.compile(r"Loading (?:weights|drafter).* took"), "has loaded its shards"),
     (re.compile(r"Model loading took"), "profiles memory"),
-    (re.compile(r"(?i)autotun"), "tunes kernels"),
+    (re.compile(r"(?i)(running|starting) flashinfer autotune|\[autotuner\]|autotuning process"), "tunes kernels"),
     (re.compile(r"Available KV cache memory"), "sizes the KV pool"),
     (re.compile(r"Capturing CUDA graphs?.*?(\d+)/(\d+)"), "captures graphs"),
     (re.compile(r"Graph capturing finished|init engine .* took"), "has captured its graphs"),
@@ -29,7 +29,8 @@ KV_MEMORY = re.compile(r"Available KV cache memory: ([\d.]+) GiB")
 KV_TOKENS = re.compile(r"GPU KV cache size: ([\d,]+) tokens")
 CONCURRENCY = re.compile(r"Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x")
 GID = re.compile(r"spark: fabric (.*), GID index (\d+|left to NCCL)")
-KEPT_LINES = 30
+KEPT_LINES = 400
+"""Enough for the cause above vLLM's tracebacks, which every process of a failing rank prints in turn."""
 
 
 @dataclass
@@ -64,7 +65,8 @@ class RankLog:
                 before = (self.phase, self.progress)
                 self.phase = phase
                 self.progress = (int(match[1]), int(match[2])) if pattern.groups == 2 else None
-                self.serves = phase == "serves"
+                # a kernel that is tuned during a request does not end the service
+                self.serves = self.serves or phase == "serves"
                 return before != (self.phase, self.progress)
         return False
 

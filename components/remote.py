@@ -55,24 +55,22 @@ def proxy(target: Target, jump: str) -> command.remote.ProxyConnectionArgs:
 def script_resource(
     resource_name: str,
     script: str,
-    inputs: pulumi.Input[Mapping[str, Any]],
+    inputs: Mapping[str, Any],
     *,
     connection: pulumi.Input[command.remote.ConnectionArgs],
     timeout_s: int,
     note: str = "",
     triggers: list[Any] | None = None,
-    delete_inputs: pulumi.Input[Mapping[str, Any]] | None = None,
+    update_inputs: Mapping[str, Any] | None = None,
+    delete_inputs: Mapping[str, Any] | None = None,
     secrets: Mapping[str, pulumi.Input[str]] | None = None,
     opts: pulumi.ResourceOptions,
 ) -> command.remote.Command:
     """A script as a resource: it runs again when its text, its inputs, its note or a trigger change.
 
+    `update_inputs` are for running again where that differs from the first time, `delete_inputs` for its removal.
     Its stderr is shown while it runs; its stdout is data and is not.
     """
-    created = pulumi.Output.from_input(inputs).apply(lambda values: python_line(values, timeout_s, note=note))
-    deleted = None
-    if delete_inputs is not None:
-        deleted = pulumi.Output.from_input(delete_inputs).apply(lambda values: python_line(values, timeout_s))
     stdin: pulumi.Input[str] = payload(script)
     if secrets:
         texts: pulumi.Output[dict[str, str]] = pulumi.Output.secret(pulumi.Output.all(**secrets))
@@ -80,8 +78,9 @@ def script_resource(
     return command.remote.Command(
         resource_name,
         connection=connection,
-        create=created,
-        delete=deleted,
+        create=python_line(inputs, timeout_s, note=note),
+        update=python_line(update_inputs, timeout_s) if update_inputs else None,
+        delete=python_line(delete_inputs, timeout_s) if delete_inputs else None,
         stdin=stdin,
         triggers=triggers,
         logging=command.remote.Logging.STDERR,

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from components.base import PROJECT_DIR, Settings, SettingsError, complaint_line
+from components.base import PROJECT_DIR, Settings, SettingsError, complaints, one_line
 from components.engine_settings import EngineSettings
 
 PROFILES_DIR = Path(__file__).parent / "profiles"
@@ -57,6 +57,12 @@ class NodeSettings(Settings):
                 f"{value!r} is not an SSH target: write user@host, user@host:port or an alias of your SSH config"
             )
         return value.removeprefix("ssh://")
+
+    @field_validator("fabric_ip", mode="before")
+    @classmethod
+    def is_written_out(cls, value: object) -> object:
+        # for Python a bare number is an address too
+        return str(value) if isinstance(value, int) else value
 
     @field_validator("fabric_ip")
     @classmethod
@@ -238,13 +244,14 @@ class ClusterSettings(Settings):
         # YAML 1.1 reads a bare on/off as a boolean
         return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
 
-    @model_validator(mode="after")
-    def nodes_differ(self) -> Self:
+    @field_validator("nodes")
+    @classmethod
+    def nodes_differ(cls, value: list[NodeSettings]) -> list[NodeSettings]:
         for field in ("ssh", "fabric_ip"):
-            values = [str(getattr(node, field)) for node in self.nodes]
+            values = [str(getattr(node, field)) for node in value]
             if twice := sorted({value for value in values if values.count(value) > 1}):
-                raise ValueError(f"nodes: two nodes have {field} {twice[0]}: each Spark needs its own")
-        return self
+                raise ValueError(f"two nodes have {field} {twice[0]}: each Spark needs its own")
+        return value
 
     @model_validator(mode="after")
     def two_ranks(self) -> Self:
@@ -277,9 +284,8 @@ def with_profile(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The stack's values over its profile's, and what is wrong with the choice of profile."""
     name = raw.get("profile")
     if name not in profiles():
-        return dict(raw), [] if name is None else [
-            f"profile: there is no profile {name!r}: use one of {', '.join(profiles())}"
-        ]
+        found = "missing" if name is None else f"there is no profile {name!r}"
+        return dict(raw), [one_line(f"profile: {found}: use one of {', '.join(profiles())}")]
     return merged(yaml.safe_load((PROFILES_DIR / f"{name}.yaml").read_text()), raw), []
 
 
@@ -293,10 +299,16 @@ def with_digest(raw: dict[str, Any], project_dir: Path, *, needed: bool) -> list
     if not isinstance(image, dict) or not isinstance(image.get("digest_file"), str):
         return []
     path = project_dir / image["digest_file"]
-    digest = path.read_text().strip() if path.is_file() else None if needed else NO_DIGEST
-    if digest is None or not DIGEST.fullmatch(digest):
-        found = "does not exist" if digest is None else f"holds {digest[:40]!r}, no sha256: digest"
-        return [f"image/digest_file: {image['digest_file']} {found}: build the image first (for the lab: lab/lab up)"]
+    try:
+        digest = path.read_text().strip()
+    except FileNotFoundError:
+        digest = "" if needed else NO_DIGEST
+    except (OSError, ValueError):  # a folder, a name that no file can have, bytes that are no text
+        digest = ""
+    if not DIGEST.fullmatch(digest):
+        found = f"holds {digest[:40]!r}, no sha256: digest" if digest else "is no file with a sha256: digest"
+        hint = "build the image first (for the lab: lab/lab up)"
+        return [one_line(f"image/digest_file: {image['digest_file']} {found}: {hint}")]
     raw["image"] = {**image, "reference": f"{str(image.get('reference', '')).split('@')[0]}@{digest}"}
     return []
 
@@ -310,24 +322,28 @@ def load(
     """
     if not isinstance(raw, Mapping):
         raise SettingsError(["(top): spark-stack:cluster is missing or no mapping: start from Pulumi.example.yaml"])
-    values, problems = with_profile(raw)
+    values, profile_problems = with_profile(raw)
     digest_problems = with_digest(values, project_dir, needed=need_digest)
-    problems += digest_problems
+    problems = profile_problems + digest_problems
     settings = None
     try:
         settings = ClusterSettings.model_validate(values)
     except ValidationError as error:
-        # without a profile, or a digest, what is missing because of that would only repeat the first complaint
-        for detail in error.errors():
-            top = detail["loc"][0] if detail["loc"] else ""
-            caused_by_profile = problems and detail["type"] == "missing" and top in ("image", "checkpoint", "engine")
-            if not caused_by_profile and not (digest_problems and top == "image"):
-                problems.append(complaint_line(detail))
+        problems += complaints(
+            detail for detail in error.errors() if not repeats(detail, bool(profile_problems), bool(digest_problems))
+        )
     if settings:
         problems += open_api(settings, has_api_key)
     if problems or settings is None:
         raise SettingsError(problems)
     return settings
+
+
+def repeats(detail: Mapping[str, Any], no_profile: bool, no_digest: bool) -> bool:
+    """Whether a complaint only follows from a profile or a digest that is not there."""
+    top = detail["loc"][0] if detail["loc"] else ""
+    filled = no_profile and detail["type"] == "missing" and top in ("image", "checkpoint", "engine")
+    return filled or (no_profile and top == "profile") or (no_digest and top == "image")
 
 
 def open_api(settings: ClusterSettings, has_api_key: bool) -> list[str]:

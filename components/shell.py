@@ -18,5 +18,5 @@ def python_line(inputs: Mapping[str, Any], timeout_s: int, *, note: str = "") ->
     `timeout` kills 10 s after it asked: a hung command must not hang the update.
     """
     argument = json.dumps(inputs, sort_keys=True, separators=(",", ":"))
-    line = command_line(["timeout", "-k", "10", str(timeout_s), "python3", "-", argument])
+    line = command_line(["timeout", "-k", "10", str(timeout_s), "python3", "-I", "-", argument])
     return f"{command_line([':', note])}; {line}" if note else line

@@ -129,8 +129,9 @@ def host_key(resolved: Resolved) -> str:
 
     Raises SshError when it is not known: an unknown key is never accepted silently.
     """
-    name = resolved.host_key_alias or resolved.host
-    wanted = name if resolved.port == 22 else f"[{name}]:{resolved.port}"
+    # ssh looks an alias up as it is, and a host with the port where that is another one
+    named = resolved.host if resolved.port == 22 else f"[{resolved.host}]:{resolved.port}"
+    wanted = resolved.host_key_alias or named
     keys: list[str] = []
     for file in resolved.known_hosts_files:
         if file.is_file():

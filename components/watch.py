@@ -3,6 +3,7 @@
 One `docker logs --follow` a node over SSH: no polling, and the end of a container is seen the moment it happens.
 """
 
+import contextlib
 import json
 import queue
 import subprocess
@@ -51,7 +52,11 @@ class Watched:
 
     @property
     def ended(self) -> str:
-        """How the container ended, in words."""
+        """How the container ended, in words, or what it is still doing."""
+        if not self.state or self.state.get("Running"):
+            return f"still {self.log.phase}"
+        if self.state.get("Lost"):
+            return f"cannot be seen any more: {self.state['Lost']}"
         if self.state.get("OOMKilled"):
             return "was killed for lack of memory"
         if self.state.get("Error"):
@@ -84,8 +89,9 @@ def follow(rank: Watched, events: "queue.Queue[Event]") -> subprocess.Popen[str]
 
     def read() -> None:
         assert stream.stdout is not None
-        for text in stream.stdout:
-            events.put((rank, text))
+        with stream.stdout as lines:
+            for text in lines:
+                events.put((rank, text))
         stream.wait()
         events.put((rank, None))
 
@@ -94,14 +100,14 @@ def follow(rank: Watched, events: "queue.Queue[Event]") -> subprocess.Popen[str]
 
 
 def inspect(rank: Watched) -> dict[str, Any]:
-    """Docker's State of the rank's container; {"Error": ...} when there is none or the node does not answer."""
+    """Docker's State of the rank's container; {"Lost": words} when there is none or the node does not answer."""
     line = command_line(["timeout", "20", "docker", "inspect", "--format", "{{json .State}}", rank.container])
     try:
         done = subprocess.run(rank.ssh(line), capture_output=True, text=True, timeout=40, check=False)
     except subprocess.TimeoutExpired:
-        return {"Error": "the node does not answer any more"}
+        return {"Lost": "the node does not answer any more"}
     if done.returncode:
-        return {"Error": done.stderr.strip() or f"docker inspect ended with {done.returncode}"}
+        return {"Lost": done.stderr.strip() or f"docker inspect ended with {done.returncode}"}
     state: dict[str, Any] = json.loads(done.stdout)
     return state
 
@@ -110,8 +116,7 @@ def failure(ranks: list[Watched], first: Watched, elapsed_s: float) -> StartFail
     """What a person needs to see: who ended how, every rank's last lines, the row of the table that fits."""
     parts = [f"{first.role}'s rank {first.ended}, {elapsed_s:.0f} s after the start"]
     for rank in ranks:
-        how = rank.ended if rank.state and not rank.state.get("Running") else f"still {rank.log.phase}"
-        parts.append(f"--- {rank.role}: {how}; its last lines:")
+        parts.append(f"--- {rank.role}: {rank.ended}; its last lines:")
         parts += [f"    {line}" for line in list(rank.log.tail)[-SHOWN_LINES:]] or ["    (no line)"]
     ordered = [first, *(rank for rank in ranks if rank is not first)]
     known = explain(line for rank in ordered for line in [*rank.log.tail, rank.ended])
@@ -167,7 +172,10 @@ class Watch:
 
     def _ended(self, rank: Watched) -> None:
         rank.state = inspect(rank)
-        if rank.state.get("Running") and rank.reconnects < RECONNECTS:
+        if rank.state.get("Running"):
+            if rank.reconnects == RECONNECTS:
+                error = failure(self.ranks, rank, self.elapsed_s)
+                raise StartFailed(f"the log stream of {rank.role} broke off {RECONNECTS + 1} times\n{error}")
             rank.reconnects += 1
             say(f"the log stream of {rank.role} broke off, connecting again ({rank.reconnects} of {RECONNECTS})")
             self._streams.append(follow(rank, self.events))
@@ -198,6 +206,7 @@ class Watch:
         for stream in self._streams:
             if stream.poll() is None:
                 stream.terminate()
+                stream.wait(5)
 
 
 class Probe:
@@ -217,21 +226,30 @@ class Probe:
         for thread in self._threads:
             thread.start()
         assert self.process.stdin is not None
-        self.process.stdin.write(payload("probe"))
-        self.process.stdin.close()
+        # a connection that failed at once reads nothing; its words say why
+        with contextlib.suppress(BrokenPipeError), self.process.stdin as script:
+            script.write(payload("probe"))
 
     def _read_words(self) -> None:
         assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.words.append(line.rstrip())
-            say(f"        {line.rstrip()}")
+        with self.process.stderr as lines:
+            for line in lines:
+                self.words.append(line.rstrip())
+                say(f"        {line.rstrip()}")
 
     def _read_out(self) -> None:
         assert self.process.stdout is not None
-        self._out = self.process.stdout.read()
+        with self.process.stdout as out:
+            self._out = out.read()
 
     def done(self) -> bool:
         return self.process.poll() is not None
+
+    def close(self) -> None:
+        """End it; nothing happens when it has ended."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(5)
 
     def result(self) -> dict[str, Any]:
         """What probe.py printed. Raises StartFailed with its last words when no completion came back."""
