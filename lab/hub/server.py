@@ -1,0 +1,245 @@
+"""The hub's HTTP side: what huggingface_hub asks for when it downloads a pinned revision, and the lab's own pages.
+
+    GET       /api/models/OWNER/NAME[/revision/REV]         the repository's commit and file names
+    GET       /api/models/OWNER/NAME/tree/REV[/FOLDER]      one row a file; LFS files with their sha256
+    HEAD GET  /OWNER/NAME/resolve/REV/PATH                  a file, ranges too
+    GET       /api/whoami-v2                                is this token known
+    GET       /lab/faults                                   what .lab/faults.json holds, `{}` without it
+    GET       /lab/health                                   the digest of the sources that this process runs
+
+Errors carry the real hub's X-Error-Code, which is what the client decides by.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from lab.hub.checkpoint import REPOSITORIES, File, Repository
+from lab.hub.switches import Valve
+
+CHUNK = 1 << 16
+FOLDER = Path(__file__).parent
+
+API = re.compile(
+    r"/api/models/(?P<repository>[^/]+/[^/]+)(?:/(?P<what>revision|tree)/(?P<revision>[^/]+)(?P<folder>/.+)?)?"
+)
+RESOLVE = re.compile(r"/(?P<repository>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
+RANGE = re.compile(r"bytes=(\d+)-(\d*)")
+
+
+def sources() -> str:
+    """Sixteen hex digits over this folder's files."""
+    digest = hashlib.sha256()
+    for path in sorted(FOLDER.glob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+class Refusal(Exception):
+    """An answer that is no success: status, the hub's error code, words."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message = status, code, message
+
+
+class Hub(ThreadingHTTPServer):
+    """The server, with the lab's folder (faults, switches) and the digest of the sources it was started from."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, address: tuple[str, int], lab: Path) -> None:
+        super().__init__(address, Handler)
+        self.valve = Valve(lab / "hub.json")
+        self.faults = lab / "faults.json"
+        self.sources = sources()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    protocol_version = "HTTP/1.1"
+    server: Hub
+
+    def do_GET(self) -> None:
+        self.answer()
+
+    def do_HEAD(self) -> None:
+        self.answer()
+
+    def answer(self) -> None:
+        path = unquote(urlsplit(self.path).path)
+        try:
+            if path.startswith("/lab/"):
+                self.lab_page(path)
+            elif self.server.valve.is_down:
+                raise Refusal(503, "ServiceUnavailable", "The lab's hub is switched off by down_after_bytes")
+            elif path == "/api/whoami-v2":
+                self.whoami()
+            elif match := API.fullmatch(path):
+                self.api(**match.groupdict())
+            elif match := RESOLVE.fullmatch(path):
+                self.resolve(**match.groupdict())
+            else:
+                raise Refusal(404, "NotFound", f"The lab's hub has no {path}")
+        except Refusal as refusal:
+            body = json.dumps({"error": refusal.message}).encode()
+            self.reply(refusal.status, body, {"X-Error-Code": refusal.code, "X-Error-Message": refusal.message})
+        except ValueError as mistake:
+            self.reply(500, json.dumps({"error": str(mistake)}).encode(), {"X-Error-Message": str(mistake)})
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+
+    def lab_page(self, path: str) -> None:
+        if path == "/lab/health":
+            self.reply_json({"sources": self.server.sources})
+        elif path == "/lab/faults":
+            try:
+                self.reply_json(json.loads(self.server.faults.read_text()))
+            except FileNotFoundError:
+                self.reply_json({})
+        else:
+            raise Refusal(404, "NotFound", f"The lab's hub has no {path}")
+
+    def whoami(self) -> None:
+        expected = self.server.valve.switches().require_token
+        if expected is None or self.token() != expected:
+            raise Refusal(401, "InvalidToken", "Invalid username or password.")
+        self.reply_json({"type": "user", "name": "lab", "auth": {"accessToken": {"role": "read"}}})
+
+    def api(self, repository: str, what: str | None, revision: str | None, folder: str | None) -> None:
+        repo = find(repository, revision or "main")
+        if what == "tree":
+            self.reply_json(list(tree(repo, (folder or "").strip("/"))))
+            return
+        guarded = self.server.valve.switches().guards(repo.name)
+        siblings = [{"rfilename": path} for path in repo.files]
+        about = {"_id": repo.revision[:24], "id": repo.name, "modelId": repo.name, "sha": repo.revision}
+        self.reply_json({**about, "private": False, "gated": "manual" if guarded else False, "siblings": siblings})
+
+    def resolve(self, repository: str, revision: str, path: str) -> None:
+        repo = find(repository, revision)
+        switches = self.server.valve.switches()
+        if switches.guards(repo.name):
+            self.require_token(repo, switches.require_token)
+        file = repo.files.get(path)
+        if file is None or path in switches.missing:
+            raise Refusal(404, "EntryNotFound", "Entry not found")
+        headers = {
+            "X-Repo-Commit": repo.revision,
+            "ETag": f'"{file.oid}"',
+            "Accept-Ranges": "bytes",
+            "Content-Type": "application/octet-stream",
+            "Content-Disposition": f'inline; filename="{Path(path).name}"',
+        }
+        if file.lfs:
+            headers |= {"X-Linked-Etag": f'"{file.oid}"', "X-Linked-Size": str(len(file.content))}
+        self.send_file(file, headers, flipped=path in switches.flip, cut_after=switches.cut_after_bytes)
+
+    def require_token(self, repo: Repository, expected: str | None) -> None:
+        access = f"Access to model {repo.name} is restricted"
+        if self.token() is None:
+            raise Refusal(
+                401, "GatedRepo", f"{access}. You must have access to it and be authenticated. Please log in."
+            )
+        if self.token() != expected:
+            raise Refusal(
+                403, "GatedRepo", f"{access} and you are not in the authorized list. Ask for access on its page."
+            )
+
+    def token(self) -> str | None:
+        scheme, _, value = self.headers.get("Authorization", "").partition(" ")
+        return value if scheme.lower() == "bearer" and value else None
+
+    def send_file(self, file: File, headers: dict[str, str], *, flipped: bool, cut_after: int | None) -> None:
+        content = flip(file.content) if flipped else file.content
+        start, end = 0, len(content)
+        status = 200
+        if match := RANGE.fullmatch(self.headers.get("Range", "")):
+            start, end = int(match[1]), min(int(match[2] or end - 1) + 1, end)
+            if start >= len(content):
+                self.reply(416, b"", {"Content-Range": f"bytes */{len(content)}"})
+                return
+            status = 206
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(content)}"
+        self.head(status, end - start, headers)
+        if self.command == "HEAD":
+            return
+        stop = end if cut_after is None else min(end, start + cut_after)
+        while start < stop:
+            allowed = self.server.valve.pass_through(min(CHUNK, stop - start))
+            if not allowed:
+                break
+            self.wfile.write(content[start : start + allowed])
+            start += allowed
+        if start < end:
+            self.wfile.flush()
+            self.close_connection = True
+
+    def head(self, status: int, length: int, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(length), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def reply(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.head(status, len(body), {"Content-Type": "application/json", **headers})
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def reply_json(self, value: object) -> None:
+        self.reply(200, json.dumps(value).encode(), {})
+
+    def log_message(self, format: str, *args: object) -> None:
+        wanted = self.headers.get("Range", "") if getattr(self, "headers", None) else ""
+        print(f"{self.log_date_time_string()} {self.client_address[0]} {format % args} {wanted}".rstrip(), flush=True)
+
+
+def find(name: str, revision: str) -> Repository:
+    repo = REPOSITORIES.get(name)
+    if repo is None:
+        raise Refusal(404, "RepoNotFound", "Repository not found")
+    if revision not in ("main", repo.revision):
+        raise Refusal(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+    return repo
+
+
+def tree(repo: Repository, folder: str) -> Iterator[dict[str, object]]:
+    """Rows of the recursive listing, below `folder` when it is not empty."""
+    inside = [file for path, file in repo.files.items() if not folder or path.startswith(folder + "/")]
+    for name in sorted({str(parent) for file in inside for parent in Path(file.path).parents} - {".", folder}):
+        yield {"type": "directory", "path": name, "size": 0, "oid": hashlib.sha1(name.encode()).hexdigest()}
+    for file in inside:
+        yield file.entry()
+
+
+def flip(content: bytes) -> bytes:
+    """The same length with one wrong byte, in the middle."""
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 0xFF]) + content[middle + 1 :]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="lab.hub.server", description="the lab's model hub, on 127.0.0.1")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--lab", type=Path, required=True, help="folder with faults.json and hub.json")
+    options = parser.parse_args(arguments)
+    with Hub(("127.0.0.1", options.port), options.lab) as hub:
+        for repo in REPOSITORIES.values():
+            size = sum(len(file.content) for file in repo.files.values())
+            print(f"serving {repo.name} at {repo.revision}: {len(repo.files)} files, {size:,} bytes", flush=True)
+        hub.serve_forever()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The lab's runtime image, with a stand-in for vLLM, and the services that hand it out."""

@@ -1,0 +1,141 @@
+"""The runtime image of the lab: what goes into it, when it must be built again, and how.
+
+Two layers. The base (Debian, Python, huggingface_hub) takes half a minute and is keyed by its script and the
+requirements; the thin one carries the stand-in `vllm` and is made in a second, so a change of the stand-in is cheap.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from lab.place import CHECKOUT, cache
+from lab.report import LabError, say
+from lab.runtime import oci
+
+SOURCE = CHECKOUT / "lab" / "runtime"
+BASE_SCRIPT = SOURCE / "base-rootfs"
+REQUIREMENTS = SOURCE / "requirements.txt"
+STAND_IN = SOURCE / "vllm"
+PROGRAMS = SOURCE / "bin"
+
+NAME = "anemll/dspark-vllm-gx10"
+TAG = "0.1.1"
+BASE_TAG = "base"
+"""The base layer alone. A machine that has pulled it pulls the image itself in seconds."""
+PYTHON = "3.13"
+PACKAGES = "usr/local/lib/python3.12/dist-packages"
+"""Where the real image has the vllm package, and so where startup steps look for it; the launcher knows."""
+
+BASE_LIMIT_S = 900
+
+CONFIG = {
+    "Env": [
+        "PATH=/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "LD_LIBRARY_PATH=/usr/local/cuda/lib64",
+        "PYTHONUNBUFFERED=1",
+        # the real image names an interface of its builder's machine; whoever inherits it fails in Gloo
+        "GLOO_SOCKET_IFNAME=enP7s7",
+    ],
+    "Entrypoint": ["/opt/nvidia/nvidia_entrypoint.sh"],
+    "Cmd": ["bash"],
+    "WorkingDir": "/workspace",
+    "Labels": {"spark.lab": "runtime stand-in"},
+}
+
+
+def key_of(*parts: bytes) -> str:
+    """Sixteen hex digits over the parts, in order."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()[:16]
+
+
+def stand_in_files() -> dict[str, tuple[bytes, int]]:
+    """Path in the image -> (content, mode) of everything in the thin layer."""
+    files: dict[str, tuple[bytes, int]] = {}
+    for path in sorted(STAND_IN.rglob("*.py")):
+        files[f"{PACKAGES}/vllm/{path.relative_to(STAND_IN)}"] = (path.read_bytes(), 0o644)
+    for path in sorted(PROGRAMS.iterdir()):
+        place = "opt/nvidia" if path.suffix == ".sh" else "usr/local/bin"
+        files[f"{place}/{path.name}"] = (path.read_bytes(), 0o755)
+    files["workspace/.keep"] = (b"", 0o644)
+    files["usr/local/cuda/bin/.keep"] = (b"", 0o644)
+    return files
+
+
+def installer() -> list[str]:
+    """A Python that has pip: the checkout's environment, else the one that runs this."""
+    for python in (CHECKOUT / ".venv" / "bin" / "python", Path(sys.executable)):
+        if python.exists() and subprocess.run([python, "-m", "pip", "--version"], capture_output=True).returncode == 0:
+            return [str(python), "-m", "pip"]
+    raise LabError("the runtime image needs pip on the control host, and no Python here has it\n  way out: make setup")
+
+
+def run(what: str, command: list[str], log: Path) -> None:
+    """A long step with its output in a file; LabError with the file's end when it fails."""
+    with log.open("ab") as out:
+        try:
+            code = subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, timeout=BASE_LIMIT_S
+            ).returncode
+        except subprocess.TimeoutExpired:
+            raise LabError(f"{what}: not within {BASE_LIMIT_S} s; its output is in {log}") from None
+        except FileNotFoundError as missing:
+            raise LabError(f"{what}: {missing.filename} is not installed\n  way out: make setup") from None
+    if code:
+        lines = log.read_text(errors="replace").splitlines()[-12:]
+        raise LabError(f"{what}: exit code {code}; the end of {log}:\n" + "\n".join(f"  {line}" for line in lines))
+
+
+def base_layer() -> oci.Layer:
+    """Debian with Python and huggingface_hub, from the cache or built now."""
+    folder = cache() / "runtime-image" / f"base-{key_of(BASE_SCRIPT.read_bytes(), REQUIREMENTS.read_bytes())}"
+    file = folder / "base.tar.zst"
+    if layer := oci.reopen(file):
+        return layer
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "build.log"
+    log.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        site, tar = Path(scratch) / "site", Path(scratch) / "base.tar"
+        say("runtime image: wheels of huggingface_hub")
+        platforms = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
+        run(
+            "the wheels of the runtime image",
+            [
+                *installer(), "install", "--no-deps", "--no-compile", "--require-hashes", "--only-binary=:all:",
+                "--disable-pip-version-check", "--implementation", "cp", "--python-version", PYTHON,
+                *(word for platform in platforms for word in ("--platform", platform)),
+                "--target", str(site), "-r", str(REQUIREMENTS),
+            ],
+            log,
+        )  # fmt: skip
+        say("runtime image: Debian and Python (half a minute, once)")
+        run("the base of the runtime image", [str(BASE_SCRIPT), str(site), str(tar)], log)
+        say("runtime image: compressing the base layer")
+        with tar.open("rb") as content:
+            return oci.compress(content, file)
+
+
+def build() -> tuple[oci.Image, oci.Image]:
+    """The image as this checkout's files make it, and one of its base layer alone, for whoever wants that in advance.
+
+    What is in the cache is not built again.
+    """
+    base = base_layer()
+    files = stand_in_files()
+    listing = b"".join(
+        key_of(path.encode(), content, oct(mode).encode()).encode() for path, (content, mode) in files.items()
+    )
+    file = cache() / "runtime-image" / key_of(base.digest.encode(), listing) / "stand-in.tar.zst"
+    thin = oci.reopen(file)
+    if thin is None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        thin = oci.compress(oci.tar_of(files), file)
+        say(f"runtime image: the stand-in's layer, {thin.size // 1024} KiB")
+    return oci.image_of([base, thin], CONFIG), oci.image_of([base], CONFIG)

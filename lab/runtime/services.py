@@ -1,0 +1,235 @@
+"""The control host's two services for the lab, both on the loopback interface: a registry and a model hub.
+
+`start` is idempotent: it builds and pushes the runtime image when needed, starts what does not run, starts again what
+runs from older sources, and returns once both answer. Processes are known by a pid file and by their own command line,
+so a pid that was given to someone else is never ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.hub import server as hub_server
+from lab.place import CHECKOUT, Place
+from lab.report import LabError, elapsed_s, say, wait_for
+from lab.runtime import image as runtime_image
+from lab.runtime import oci
+
+REGISTRY_ADDRESS = "127.0.0.1:5000"
+HUB_PORT = 5055
+ANSWER_LIMIT_S = 60.0
+STOP_LIMIT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Service:
+    """A background process of the lab. `mark` is a word of its command line that no other process has."""
+
+    name: str
+    command: list[str]
+    mark: str
+    port: int
+    place: Place
+
+    @property
+    def pid_file(self) -> Path:
+        return self.place.root / f"{self.name}.pid"
+
+    @property
+    def log(self) -> Path:
+        return self.place.root / f"{self.name}.log"
+
+    def pid(self) -> int | None:
+        """Its pid while it runs."""
+        try:
+            pid = int(self.pid_file.read_text())
+        except (OSError, ValueError):
+            return None
+        return pid if self.mark in command_line(pid) else None
+
+    def launch(self) -> None:
+        if holder := listener(self.port):
+            raise LabError(
+                f"the {self.name} needs port {self.port} of 127.0.0.1, and {holder} listens on it\n"
+                "  way out: stop it; a lab of another checkout stops with its own lab/services stop"
+            )
+        if shutil.which(self.command[0]) is None:
+            raise LabError(f"{self.command[0]} is not installed\n  way out: make setup")
+        # the shell ends at once, so the service is nobody's child: no zombie, and no end with this process
+        begun = subprocess.run(
+            ["sh", "-c", '"$@" >>"$0" 2>&1 </dev/null & echo $!', str(self.log), *self.command],
+            cwd=CHECKOUT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            check=True,
+        )
+        self.pid_file.write_bytes(begun.stdout)
+
+    def await_answer(self, probe: Callable[[], bool]) -> None:
+        def alive_and_answering() -> bool:
+            if self.pid() is None:
+                raise LabError(f"the {self.name} ended at once; the end of {self.log}:\n{tail(self.log)}")
+            return probe()
+
+        wait_for(
+            f"the {self.name} answers on port {self.port}",
+            alive_and_answering,
+            limit_s=ANSWER_LIMIT_S,
+            every_s=0.1,
+            evidence=lambda: tail(self.log),
+        )
+
+    def stop(self) -> bool:
+        """True if it ran. Ends it by its pid, hard after STOP_LIMIT_S."""
+        pid = self.pid()
+        if pid is not None:
+            os.kill(pid, signal.SIGTERM)
+            deadline = time.monotonic() + STOP_LIMIT_S
+            while self.pid() is not None:
+                if time.monotonic() > deadline:
+                    os.kill(pid, signal.SIGKILL)
+                time.sleep(0.05)
+        self.pid_file.unlink(missing_ok=True)
+        return pid is not None
+
+
+def tail(file: Path, lines: int = 12) -> str:
+    try:
+        return "\n".join(f"  {line}" for line in file.read_text(errors="replace").splitlines()[-lines:])
+    except OSError:
+        return ""
+
+
+def command_line(pid: int) -> str:
+    """A living process's arguments, joined by spaces; empty for none, a zombie and a kernel thread."""
+    process = Path(f"/proc/{pid}")
+    for _ in range(20):
+        try:
+            words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            is_zombie = (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        except OSError:
+            return ""
+        if words or is_zombie:
+            return words
+        # in the middle of an exec it has none for a moment
+        time.sleep(0.02)
+    return ""
+
+
+def listener(port: int) -> str | None:
+    """`pid N (command line)` of whoever listens on the port of 127.0.0.1 or of every address; None when free."""
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for row in Path(table).read_text().splitlines()[1:]:
+            cells = row.split()
+            address, _, local_port = cells[1].rpartition(":")
+            loopback_or_any = address == "0100007F" or not address.strip("0")
+            if cells[3] == "0A" and int(local_port, 16) == port and loopback_or_any:
+                inodes.add(f"socket:[{cells[9]}]")
+    if not inodes:
+        return None
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if any(os.readlink(handle) in inodes for handle in (process / "fd").iterdir()):
+                return f"pid {process.name} ({command_line(int(process.name)).strip()})"
+        except OSError:
+            continue
+    return "a process of another user"
+
+
+def registry(place: Place) -> Service:
+    config = place.root / "registry.json"
+    return Service("registry", ["docker-registry", "serve", str(config)], str(config), 5000, place)
+
+
+def hub(place: Place) -> Service:
+    command = [sys.executable, "-m", "lab.hub.server", "--port", str(HUB_PORT), "--lab", str(place.root)]
+    return Service("hub", command, f"lab.hub.server --port {HUB_PORT} --lab {place.root}", HUB_PORT, place)
+
+
+def write_registry_config(place: Place) -> None:
+    # JSON is YAML
+    config = {
+        "version": 0.1,
+        "log": {"level": "warn", "accesslog": {"disabled": True}},
+        "storage": {"filesystem": {"rootdirectory": str(place.root / "registry")}},
+        "http": {"addr": REGISTRY_ADDRESS},
+    }
+    (place.root / "registry.json").write_text(json.dumps(config, indent=1) + "\n")
+
+
+def hub_sources() -> str | None:
+    """Digest of the sources that the running hub was started from; None while it does not answer."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{HUB_PORT}/lab/health", timeout=5) as reply:
+            return str(json.load(reply)["sources"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def start(place: Place) -> None:
+    place.root.mkdir(parents=True, exist_ok=True)
+    shelf = oci.Registry(REGISTRY_ADDRESS)
+    keeper, model_hub = registry(place), hub(place)
+    if model_hub.pid() is not None and hub_sources() != hub_server.sources():
+        say("hub: runs from older sources, starting it again")
+        model_hub.stop()
+    if model_hub.pid() is None:
+        model_hub.launch()
+    if keeper.pid() is None:
+        write_registry_config(place)
+        keeper.launch()
+    image, base = runtime_image.build()
+    keeper.await_answer(shelf.answers)
+    for pushed, tag in ((base, runtime_image.BASE_TAG), (image, runtime_image.TAG)):
+        if not shelf.has(runtime_image.NAME, pushed.digest):
+            say(f"registry: pushing {runtime_image.NAME}:{tag}")
+            shelf.push(pushed, runtime_image.NAME, tag)
+    model_hub.await_answer(lambda: hub_sources() == hub_server.sources())
+    (place.root / "runtime-image.digest").write_text(f"{image.digest}\n")
+    say(f"registry and hub answer on 127.0.0.1; runtime image {image.digest[:19]}")
+
+
+def status(place: Place) -> int:
+    """One line a service on stdout; 0 when both answer, else 3."""
+    healthy = True
+    for service, answers in (
+        (registry(place), oci.Registry(REGISTRY_ADDRESS).answers),
+        (hub(place), lambda: hub_sources() is not None),
+    ):
+        pid = service.pid()
+        state = "answers" if pid and answers() else "does not answer" if pid else "not running"
+        healthy = healthy and state == "answers"
+        print(f"{service.name:<9} 127.0.0.1:{service.port}  {state}" + (f", pid {pid}" if pid else ""))
+    return 0 if healthy else 3
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="lab/services", description="registry and model hub of the lab, on 127.0.0.1")
+    parser.add_argument("action", choices=("start", "stop", "status"))
+    action = parser.parse_args(arguments).action
+    place = Place.of_environment()
+    try:
+        if action == "status":
+            return status(place)
+        if action == "start":
+            start(place)
+        else:
+            for service in (hub(place), registry(place)):
+                say(f"{service.name}: {'stopped' if service.stop() else 'was not running'}")
+    except LabError as error:
+        print(f"lab/services {action} failed after {elapsed_s():.1f} s: {error}", file=sys.stderr)
+        return 1
+    return 0

@@ -1,0 +1,44 @@
+"""Exceptions under the names that the real libraries' tracebacks show."""
+
+
+class OutOfMemoryError(RuntimeError):
+    """torch's."""
+
+
+class SafetensorError(Exception):
+    """The Rust reader's."""
+
+
+class DistNetworkError(RuntimeError):
+    """torch.distributed's: a socket that cannot listen or connect."""
+
+
+class DistStoreError(RuntimeError):
+    """torch.distributed's: not all ranks came."""
+
+
+class ValidationError(ValueError):
+    """pydantic's, for a config value that the parser let through."""
+
+
+class EngineDeadError(Exception):
+    """The API server's, for every request after the engine's end."""
+
+
+class PeerLostError(RuntimeError):
+    """A rank's connection ended. Never printed under its own name: each side says it in its own words."""
+
+    def __init__(self, rank: int, ip: str) -> None:
+        super().__init__(f"rank {rank}, ip={ip}")
+        self.rank, self.ip = rank, ip
+
+
+for error, module in (
+    (OutOfMemoryError, "torch"),
+    (SafetensorError, "safetensors_rust"),
+    (DistNetworkError, "torch.distributed"),
+    (DistStoreError, "torch.distributed"),
+    (ValidationError, "pydantic_core._pydantic_core"),
+    (EngineDeadError, "vllm.v1.engine.exceptions"),
+):
+    error.__module__ = module

@@ -1,0 +1,246 @@
+"""What NCCL and Gloo check of a node before the ranks can talk: variables, interfaces, HCAs and their GID rows.
+
+The stand-in moves no data over RDMA. It reads the GID table and fails where NCCL would, in ibv_modify_qp: for an index
+without a RoCE v2 row that carries an IPv4 address, and for rows of two ranks whose addresses share no subnet.
+"""
+
+import os
+import re
+import resource
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv4Interface
+from pathlib import Path
+
+from . import netdevs
+from .log import Log
+
+V4_MAPPED = "0000:0000:0000:0000:0000:ffff:"
+MAX_MEMBERS = 32
+GID_SLOTS = 1024
+MEMLOCK_NEEDED = 1 << 30
+"""Bytes of pinned memory that registration needs at least; containers start with 64 KiB to 8 MiB."""
+
+
+def system_root() -> Path:
+    return Path(os.environ.get("LAB_SYSFS") or "/sys")
+
+
+@dataclass(frozen=True)
+class Port:
+    """One port of one HCA, as sysfs shows it."""
+
+    hca: str
+    number: int
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return f"{self.hca}:{self.number}"
+
+    @property
+    def usable(self) -> bool:
+        state = read(self.folder / "state").partition(": ")[2]
+        return state == "ACTIVE" and read(self.folder / "link_layer") in ("InfiniBand", "Ethernet")
+
+    def gid(self, index: int) -> str:
+        """The row's address; empty for an index that the table does not have."""
+        return read(self.folder / "gids" / str(index))
+
+    def gid_type(self, index: int) -> str:
+        """`RoCE v2` or `IB/RoCE v1`; empty for an empty slot, whose file cannot be read."""
+        return read(self.folder / "gid_attrs" / "types" / str(index))
+
+    def ipv4(self, index: int) -> IPv4Address:
+        """The address that a routable row carries."""
+        return IPv4Address(int(self.gid(index).removeprefix(V4_MAPPED).replace(":", ""), 16))
+
+    def routable(self, index: int) -> bool:
+        return self.gid_type(index) == "RoCE v2" and self.gid(index).startswith(V4_MAPPED)
+
+    def first_routable(self) -> int | None:
+        indexes = sorted(int(entry.name) for entry in (self.folder / "gids").glob("[0-9]*"))
+        return next((index for index in indexes if self.routable(index)), None)
+
+
+def read(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
+
+
+def all_ports() -> list[Port]:
+    folders = sorted((system_root() / "class" / "infiniband").glob("*/ports/[0-9]*"))
+    return [Port(folder.parent.parent.name, int(folder.name), folder) for folder in folders]
+
+
+@dataclass(frozen=True)
+class Selector:
+    """NCCL's grammar for NCCL_IB_HCA and NCCL_SOCKET_IFNAME: `[^][=]name[:port],...`; without `=`, prefixes."""
+
+    exclude: bool
+    exact: bool
+    members: list[tuple[str, int]] = field(default_factory=list)
+    """Names with their port; -1 is any port."""
+
+    @classmethod
+    def parse(cls, text: str) -> "Selector":
+        exclude = text.startswith("^")
+        text = text[exclude:]
+        exact = text.startswith("=")
+        members: list[tuple[str, int]] = []
+        for token in text[exact:].split(","):
+            name, colon, port = token.partition(":")
+            if name and len(members) < MAX_MEMBERS:
+                members.append((name, atoi(port) if colon and port else -1))
+        return cls(exclude, exact, members)
+
+    def matches(self, name: str, port: int = -1) -> bool:
+        if not self.members:
+            return True
+        hit = any(
+            (name == member if self.exact else name.startswith(member)) and (wanted in (-1, port) or port == -1)
+            for member, wanted in self.members
+        )
+        return hit != self.exclude
+
+
+def atoi(text: str) -> int:
+    """C's: leading digits, else 0."""
+    match = re.match(r"\s*(-?\d+)", text)
+    return int(match[1]) if match else 0
+
+
+def selected_ports(environment: Mapping[str, str], ports: list[Port]) -> list[Port]:
+    selector = Selector.parse(environment.get("NCCL_IB_HCA", ""))
+    return [port for port in ports if port.usable and selector.matches(port.hca, port.number)]
+
+
+def refuse_empty_variables(environment: Mapping[str, str]) -> None:
+    """The stand-in is stricter than NCCL: an empty variable hides /etc/nccl.conf, and nobody means that."""
+    if empty := sorted(name for name, value in environment.items() if name.startswith("NCCL_") and not value.strip()):
+        raise RuntimeError(
+            f"{', '.join(empty)}: defined but empty, which hides /etc/nccl.conf; leave the variable out instead"
+        )
+
+
+def check_interfaces(environment: Mapping[str, str], host_ip: str) -> None:
+    """Gloo's device and NCCL's bootstrap interface. RuntimeError in their words."""
+    present = netdevs.addresses()
+    for variable in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
+        name = environment.get(variable)
+        if name is not None and not present.get(name):
+            raise RuntimeError(
+                "[enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/device.cc:84] ifa != nullptr. "
+                f"Unable to find address for: {name}"
+            )
+    selector = Selector.parse(environment.get("NCCL_SOCKET_IFNAME") or "^docker,lo")
+    chosen = {name: ips for name, ips in present.items() if ips and selector.matches(name)}
+    if not chosen:
+        raise Nccl("invalid usage", "bootstrap.cc:112", "Bootstrap : no socket interface found")
+    if not any(host_ip == str(own.ip) for ips in chosen.values() for own in ips):
+        listing = ", ".join(f"{name} {' '.join(map(str, ips))}" for name, ips in sorted(chosen.items()))
+        raise Nccl(
+            "unhandled system error",
+            "misc/socket.cc:485",
+            f"VLLM_HOST_IP {host_ip} is on none of the interfaces used: {listing}",
+        )
+
+
+class Nccl(RuntimeError):
+    """NCCL's error, with the warnings that it prints first."""
+
+    def __init__(self, kind: str, where: str, *warnings: str) -> None:
+        super().__init__(f"NCCL error: {kind} (run with NCCL_DEBUG=INFO for details)")
+        self.where, self.warnings = where, warnings
+
+    def print(self, log: Log, rank: int) -> None:
+        host = f"{socket.gethostname()}:{os.getpid()}:{os.getpid() + 7}"
+        for warning in self.warnings:
+            log.raw(f"\n[{time.strftime('%Y-%m-%d %H:%M:%S')}] {host} [{rank}] {self.where} NCCL WARN {warning}")
+
+
+Nccl.__name__ = Nccl.__qualname__ = "RuntimeError"
+Nccl.__module__ = "builtins"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A port with the GID that its queue pairs will use."""
+
+    port: str
+    index: int
+    address: IPv4Address
+
+
+def check_rdma(environment: Mapping[str, str]) -> list[Row]:
+    """The selected ports with their rows; none without RDMA. Nccl for a node that cannot do it."""
+    if environment.get("NCCL_IB_DISABLE") == "1":
+        return []
+    ports = selected_ports(environment, all_ports())
+    if not os.environ.get("LAB_SYSFS"):
+        if not any(Path("/dev/infiniband").glob("uverbs*")):
+            ports = []
+        elif 0 <= resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] < MEMLOCK_NEEDED:
+            raise Nccl(
+                "unhandled system error",
+                "misc/ibvwrap.cc:251",
+                "Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory",
+            )
+    if not ports:
+        if environment.get("NCCL_NET") == "IB":
+            raise Nccl(
+                "internal error", "net.cc:212", "NET/IB : No device found.", "Failed to initialize any NET plugin"
+            )
+        return []
+    pinned = environment.get("NCCL_IB_GID_INDEX")
+    chosen = []
+    for port in ports:
+        index = port.first_routable() if pinned is None else base_integer(pinned)
+        if index is None or index < 0:
+            index = port.first_routable() or 0
+        if not port.routable(index):
+            gid = port.gid(index) or "::"
+            raise Nccl(
+                "unhandled system error",
+                "misc/ibvwrap.cc:329",
+                f"Call to ibv_modify_qp failed with 61 No data available, on dev {port.name}, "
+                f"curr state INIT, next state RTR, local GID index {index}, local GID {gid}, remote GID ::",
+            )
+        chosen.append(Row(port.name, index, port.ipv4(index)))
+    return chosen
+
+
+def check_paths(rows: list[Row], remote: Mapping[str, list[str]]) -> None:
+    """Each other rank's GID addresses against our rows: one without a row of ours in its subnet cannot be reached."""
+    own = [address for addresses in netdevs.addresses().values() for address in addresses]
+    for rank, addresses in remote.items():
+        for address in addresses:
+            if not rows or any(there(row, IPv4Address(address), own) for row in rows):
+                continue
+            row = rows[0]
+            raise Nccl(
+                "unhandled system error",
+                "misc/ibvwrap.cc:329",
+                f"Call to ibv_modify_qp failed with 101 Network is unreachable, on dev {row.port}, curr state INIT, "
+                f"next state RTR, local GID index {row.index}, local GID ::ffff:{row.address}, "
+                f"remote GID ::ffff:{address} (rank {rank})",
+            )
+
+
+def there(row: Row, address: IPv4Address, own: list[IPv4Interface]) -> bool:
+    """True when the row's address is this machine's and the other one is in its subnet."""
+    return any(mine.ip == row.address and address in mine.network for mine in own)
+
+
+def base_integer(text: str) -> int:
+    """strtoll with base 0, as NCCL reads its numbers: 0x is hexadecimal, a leading 0 is octal, the rest is ignored."""
+    match = re.match(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9]\d*)", text)
+    if not match:
+        return 0
+    digits = match[2]
+    base = 16 if digits[:2].lower() == "0x" else 8 if digits.startswith("0") and len(digits) > 1 else 10
+    return int(digits, base) * (-1 if match[1] == "-" else 1)

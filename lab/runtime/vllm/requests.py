@@ -1,0 +1,181 @@
+"""OpenAI requests as the API reads them, and the documents it answers with."""
+
+import json
+import time
+import uuid
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from . import answers
+from .config import Config
+from .engine import Piece, Usage
+
+UNBOUNDED_TOKENS = 256
+"""Length of a text that nobody gave a limit for."""
+
+
+class BadRequest(Exception):
+    """An error document: status, type, message, the parameter it is about."""
+
+    def __init__(
+        self, message: str, status: int = 400, kind: str = "BadRequestError", param: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.document = {"error": {"message": message, "type": kind, "param": param, "code": status}}
+
+
+@dataclass
+class Request:
+    """One completion to make."""
+
+    model: str
+    prompt: str
+    question: str
+    answer: answers.Reply
+    usage: Usage
+    chat: bool
+    stream: bool
+    include_usage: bool
+    details: bool
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def finish_reason(self) -> str:
+        return "stop" if self.answer.finished else "length"
+
+    def usage_document(self) -> dict[str, Any]:
+        prompt, completion = self.usage.prompt_tokens, self.usage.completion_tokens
+        details = {"cached_tokens": self.usage.cached_tokens} if self.details else None
+        return {
+            "prompt_tokens": prompt,
+            "total_tokens": prompt + completion,
+            "completion_tokens": completion,
+            "prompt_tokens_details": details,
+        }
+
+    def head(self, kind: str) -> dict[str, Any]:
+        prefix = "chatcmpl-" if self.chat else "cmpl-"
+        return {"id": prefix + self.id, "object": kind, "created": self.created, "model": self.model}
+
+    def document(self, pieces: list[Piece]) -> dict[str, Any]:
+        """The whole answer."""
+        content = "".join(token for piece in pieces for token in piece.content)
+        reasoning = "".join(token for piece in pieces for token in piece.reasoning)
+        choice: dict[str, Any] = {
+            "index": 0,
+            "logprobs": None,
+            "finish_reason": self.finish_reason,
+            "stop_reason": None,
+        }
+        if self.chat:
+            # with few tokens all of them go into the reasoning, and the content is null
+            choice["message"] = {
+                "role": "assistant",
+                "content": content or None if reasoning else content,
+                "refusal": None,
+                "tool_calls": [],
+                "reasoning": reasoning or None,
+                "reasoning_content": reasoning or None,
+            }
+            return {**self.head("chat.completion"), "choices": [choice], "usage": self.usage_document()}
+        choice["text"] = reasoning + content
+        return {**self.head("text_completion"), "choices": [choice], "usage": self.usage_document()}
+
+    def events(self, piece: Piece | None) -> dict[str, Any]:
+        """One stream event: the tokens of a step, or, with None, the end."""
+        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": None if piece else self.finish_reason}
+        reasoning = "".join(piece.reasoning) if piece else ""
+        content = "".join(piece.content) if piece else ""
+        if not self.chat:
+            return {**self.head("text_completion"), "choices": [{**choice, "text": reasoning + content}]}
+        delta: dict[str, Any] = {}
+        if reasoning:
+            delta |= {"reasoning": reasoning, "reasoning_content": reasoning}
+        if content or not reasoning:
+            delta["content"] = content
+        return {**self.head("chat.completion.chunk"), "choices": [{**choice, "delta": delta}]}
+
+    def first_event(self) -> dict[str, Any]:
+        choice = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+        return {**self.head("chat.completion.chunk"), "choices": [choice]}
+
+    def usage_event(self) -> dict[str, Any]:
+        kind = "chat.completion.chunk" if self.chat else "text_completion"
+        return {**self.head(kind), "choices": [], "usage": self.usage_document()}
+
+
+def words_of(content: Any, images: bool) -> str:
+    """The text of a message's content, which is a string or a list of parts."""
+    if isinstance(content, str) or content is None:
+        return content or ""
+    texts = []
+    for part in content:
+        if part.get("type") == "text":
+            texts.append(part["text"])
+        elif part.get("type") == "image_url" and images:
+            texts.append("<image>")
+        else:
+            raise BadRequest(
+                f"At most 0 {part.get('type', 'unknown').removesuffix('_url')}(s) may be provided in one prompt."
+            )
+    return "\n".join(texts)
+
+
+def read(body: bytes, chat: bool, config: Config, details: bool) -> Request:
+    """Check one request's body. BadRequest with vLLM's status for what it refuses."""
+    try:
+        asked = json.loads(body)
+        assert isinstance(asked, dict)
+    except (ValueError, AssertionError):
+        raise BadRequest("JSON decode error") from None
+    model = asked.get("model") or config.served_model_name[0]
+    if model not in config.served_model_name:
+        raise BadRequest(f"The model `{model}` does not exist.", 404, "NotFoundError", "model")
+    thinking = False
+    if chat:
+        messages = asked.get("messages")
+        if not isinstance(messages, list) or not messages:
+            raise BadRequest(
+                "1 validation error:\n  {'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'Field required'}"
+            )
+        flat = [
+            {"role": message.get("role", "user"), "content": words_of(message.get("content"), config.images)}
+            for message in messages
+        ]
+        template = {**config.chat_template_kwargs, **(asked.get("chat_template_kwargs") or {})}
+        thinking = bool(template.get("thinking"))
+        encoding = import_module(".tokenizers.deepseek_v4_encoding", __package__)
+        try:
+            prompt = encoding.encode_messages(flat, thinking, template.get("reasoning_effort") if thinking else None)
+        except ValueError as refusal:
+            raise BadRequest(str(refusal)) from None
+        question = flat[-1]["content"]
+    else:
+        prompt = question = str(asked.get("prompt") or "")
+    prompt_tokens = max(1, len(answers.pieces(prompt)))
+    limit = asked.get("max_completion_tokens") or asked.get("max_tokens")
+    if limit is not None and (not isinstance(limit, int) or limit < 1):
+        raise BadRequest(f"max_tokens must be at least 1, got {limit}.", param="max_tokens")
+    if prompt_tokens + (limit or 1) > config.max_model_len:
+        raise BadRequest(
+            f"This model's maximum context length is {config.max_model_len} tokens. "
+            f"However, you requested {limit or 1} output tokens and your prompt contains {prompt_tokens}."
+        )
+    answer = answers.reply(prompt, question, limit or UNBOUNDED_TOKENS, thinking, bool(asked.get("ignore_eos")))
+    if limit is None and not answer.finished:
+        answer = answers.Reply(answer.reasoning, answer.content, True)
+    options = asked.get("stream_options") or {}
+    return Request(
+        model,
+        prompt,
+        question,
+        answer,
+        Usage(prompt_tokens, 0, 0),
+        chat,
+        bool(asked.get("stream")),
+        bool(options.get("include_usage")),
+        details,
+    )

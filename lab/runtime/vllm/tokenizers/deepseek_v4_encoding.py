@@ -1,0 +1,8 @@
+"""Chat encoding of DeepSeek V4 as the image ships it, for when the checkpoint's own was not copied over this file."""
+
+ORIGIN = "image"
+
+
+def encode_messages(messages: list[dict[str, str]], thinking: bool = False, reasoning_effort: str | None = None) -> str:
+    """The prompt of a chat: the contents in order, roles in front."""
+    return "\n".join(f"{message['role']}: {message.get('content') or ''}" for message in messages)

@@ -1,0 +1,106 @@
+"""The checkpoint as the engine meets it: where the model is, what the index names, each shard's header."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import SafetensorError
+
+INDEX = "model.safetensors.index.json"
+HEADER_LIMIT = 100_000_000
+"""Longest header that safetensors reads, bytes."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A local snapshot."""
+
+    folder: Path
+    config: dict[str, Any]
+    shards: dict[str, set[str]]
+    """Shard file name -> tensors that the index expects in it, in file order."""
+
+    @property
+    def has_vision(self) -> bool:
+        return "vision_config" in self.config
+
+
+def hub_cache() -> Path:
+    home = os.environ.get("HF_HOME", os.path.expanduser("~/.cache/huggingface"))
+    return Path(os.environ.get("HF_HUB_CACHE", os.path.join(home, "hub")))
+
+
+def locate(model: str, revision: str | None) -> Path:
+    """The snapshot folder of a local path or of a repository in the cache; OSError without one."""
+    if os.path.isdir(model):
+        return Path(model)
+    repository = hub_cache() / f"models--{model.replace('/', '--')}"
+    commit = revision or "main"
+    # a download of a pinned commit writes no refs, so a bare repository name finds nothing afterwards
+    ref = repository / "refs" / commit
+    if ref.is_file():
+        commit = ref.read_text()
+    folder = repository / "snapshots" / commit
+    if not (folder / "config.json").is_file():
+        raise OSError(
+            "We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the cached "
+            f"files.\nThere is no {folder}/config.json for '{model}' at revision '{revision or 'main'}'. "
+            "Check your internet connection or see how to run the library in offline mode."
+        )
+    return folder
+
+
+def open_checkpoint(model: str, revision: str | None) -> Checkpoint:
+    """Raises OSError or ValueError for a folder that is no checkpoint."""
+    folder = locate(model, revision)
+    config_file = folder / "config.json"
+    if not config_file.is_file():
+        raise ValueError(
+            f"Invalid repository ID or local directory specified: '{model}'.\nThere is no config.json in it."
+        )
+    config = json.loads(config_file.read_text())
+    try:
+        weight_map = json.loads((folder / INDEX).read_text())["weight_map"]
+    except FileNotFoundError:
+        raise RuntimeError(f"Cannot find any model weights with `{folder}`: no {INDEX}") from None
+    shards: dict[str, set[str]] = {}
+    for tensor, shard in sorted(weight_map.items(), key=lambda item: (item[1], item[0])):
+        shards.setdefault(shard, set()).add(tensor)
+    return Checkpoint(folder, config, shards)
+
+
+def read_header(file: Path) -> dict[str, Any]:
+    """Tensors of one shard: name -> dtype, shape, data_offsets.
+
+    FileNotFoundError for a missing file or a dangling link, SafetensorError for a truncated one; both name it.
+    """
+    if not file.is_file():
+        raise FileNotFoundError(f"No such file or directory: {str(file)!r}")
+    size = file.stat().st_size
+    with file.open("rb") as content:
+        length = int.from_bytes(content.read(8), "little")
+        if size < 8 or length > size - 8:
+            raise SafetensorError(f"Error while deserializing header: header too small or incomplete metadata: {file}")
+        if length > HEADER_LIMIT:
+            raise SafetensorError(f"Error while deserializing header: header too large: {file}")
+        try:
+            header: dict[str, Any] = json.loads(content.read(length))
+        except ValueError:
+            raise SafetensorError(f"Error while deserializing header: invalid JSON in header: {file}") from None
+    header.pop("__metadata__", None)
+    end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+    if end != size - 8 - length:
+        raise SafetensorError(
+            f"Error while deserializing header: incomplete metadata, file not fully covered: {file} "
+            f"has {size - 8 - length} bytes of data, its header names {end}"
+        )
+    return header
+
+
+def load_shard(checkpoint: Checkpoint, shard: str) -> None:
+    """Read one shard's header and compare it with the index. KeyError names a tensor that is not in it."""
+    held = read_header(checkpoint.folder / shard)
+    if absent := sorted(checkpoint.shards[shard] - held.keys()):
+        raise KeyError(f"{absent[0]} ({shard} does not have it, the index says it does)")

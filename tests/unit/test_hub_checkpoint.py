@@ -1,0 +1,61 @@
+"""The lab's checkpoints: the real layout, files that safetensors would read, and the same bytes on every machine."""
+
+import json
+from typing import Any
+
+import pytest
+
+from lab.hub import checkpoint
+from lab.hub.checkpoint import REPOSITORIES, SHARDS
+
+SHARD_OF_THE_LAST = checkpoint.shard_name(SHARDS)
+
+
+@pytest.fixture(params=sorted(REPOSITORIES))
+def repository(request):
+    return REPOSITORIES[request.param]
+
+
+def header_of(content: bytes) -> tuple[dict[str, Any], int]:
+    length = int.from_bytes(content[:8], "little")
+    return json.loads(content[8 : 8 + length]), len(content) - 8 - length
+
+
+def test_there_are_48_shards_and_the_index_names_every_tensor_once(repository):
+    index = json.loads(repository.files["model.safetensors.index.json"].content)
+    shards = [path for path in repository.files if path.endswith(".safetensors")]
+    assert len(shards) == len(set(index["weight_map"].values())) == 48
+    assert 30_000_000 < sum(len(repository.files[path].content) for path in shards) < 40_000_000
+    held: dict[str, str] = {}
+    total = 0
+    for path in shards:
+        header, data = header_of(repository.files[path].content)
+        del header["__metadata__"]
+        assert max(entry["data_offsets"][1] for entry in header.values()) == data
+        held |= dict.fromkeys(header, path)
+        total += data
+    assert held == index["weight_map"]
+    assert total == index["metadata"]["total_size"]
+
+
+def test_the_bytes_follow_from_name_and_revision_alone():
+    digest = REPOSITORIES["deepseek-ai/DeepSeek-V4-Flash-DSpark"].files[SHARD_OF_THE_LAST].oid
+    assert digest == "2c7c4721d303c014540ce623cca096c264f1bfe881ffd848ef1d064349fbad0c", (
+        "a change of content changes every lab's cache"
+    )
+
+
+def test_only_vision_exp_has_a_vision_encoder():
+    with_vision = [name for name, repo in REPOSITORIES.items() if "vision_config" in repo.config()]
+    assert with_vision == ["deepseek-ai/DeepSeek-V4-Flash-Vision-Exp"]
+    assert "vision.patch_embed.weight" in REPOSITORIES[with_vision[0]].tensors(SHARDS)
+
+
+def test_the_checkpoints_encoding_is_a_program_that_encodes():
+    namespace: dict[str, Any] = {}
+    source = REPOSITORIES["deepseek-ai/DeepSeek-V4-Flash-DSpark"].files["encoding/encoding_dsv4.py"].content
+    exec(compile(source, "encoding_dsv4.py", "exec"), namespace)
+    encode = namespace["encode_messages"]
+    assert encode([{"role": "user", "content": "hi"}], thinking=True).endswith("hi<|Assistant|><think>")
+    with pytest.raises(ValueError, match="reasoning_effort"):
+        encode([], thinking=True, reasoning_effort="medium")

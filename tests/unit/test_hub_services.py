@@ -1,0 +1,74 @@
+"""lab/services' care with processes: only what it started is ever ended, and whoever is in the way is named."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from lab.place import Place
+from lab.report import LabError
+from lab.runtime import services
+from lab.runtime.services import Service
+
+SLEEPER = "import time; time.sleep(60)"
+
+
+@pytest.fixture
+def place(tmp_path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.fixture
+def stranger() -> Iterator[int]:
+    """A process that is not the lab's."""
+    process = subprocess.Popen([sys.executable, "-c", SLEEPER])
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def service(place: Place, mark: str, port: int | None = None) -> Service:
+    return Service("sleeper", [sys.executable, "-c", SLEEPER, mark], mark, port or free_port(), place)
+
+
+def test_a_service_is_started_known_and_stopped(place):
+    made = service(place, "mark-one")
+    made.launch()
+    pid = made.pid()
+    assert pid is not None
+    assert made.stop()
+    assert not made.stop()
+    assert "mark-one" not in services.command_line(pid)
+
+
+def test_a_pid_that_is_somebody_elses_by_now_is_left_alone(place, stranger):
+    made = service(place, "mark-two")
+    made.pid_file.write_text(f"{stranger}\n")
+    assert made.pid() is None
+    assert not made.stop()
+    assert SLEEPER in services.command_line(stranger)
+
+
+def test_whoever_holds_the_port_is_named(place):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"pid {os.getpid()} " in str(services.listener(port))
+        with pytest.raises(LabError, match=rf"needs port {port} .* pid {os.getpid()} .*\n  way out: stop it"):
+            service(place, "mark-three", port).launch()
+    assert services.listener(port) is None
+
+
+def test_a_service_that_ends_at_once_is_told_with_the_end_of_its_log(place):
+    command = [sys.executable, "-c", "print('no such setting'); raise SystemExit(3)", "mark-four"]
+    made = Service("sleeper", command, "mark-four", free_port(), place)
+    made.launch()
+    with pytest.raises(LabError, match=r"the sleeper ended at once(.|\n)*no such setting"):
+        made.await_answer(lambda: False)

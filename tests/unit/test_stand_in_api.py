@@ -1,0 +1,194 @@
+"""The stand-in's API as a client sees it: names, key, streams that pack tokens, usage, metrics that move, death."""
+
+import http.client
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lab.runtime.vllm import api, config, flags
+from lab.runtime.vllm.api import Server
+from lab.runtime.vllm.engine import Engine
+from lab.runtime.vllm.log import Log
+from tests.unit.stand_in_machine import RECIPE
+
+NAME = "deepseek-v4-flash-dspark"
+
+
+class Client:
+    """Requests to one server."""
+
+    def __init__(self, server: Server, engine: Engine, log: io.StringIO) -> None:
+        self.port, self.server, self.engine, self.log = server.server_address[1], server, engine, log
+
+    def ask(self, path: str, body: Any = None, key: str | None = None) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            headers = {"Authorization": f"Bearer {key}"} if key else {}
+            connection.request("POST" if body else "GET", path, json.dumps(body) if body else None, headers)
+            reply = connection.getresponse()
+            return reply.status, reply.read().decode()
+        finally:
+            connection.close()
+
+    def chat(self, text: str, **more: Any) -> dict[str, Any]:
+        status, reply = self.ask("/v1/chat/completions", {"messages": [{"role": "user", "content": text}], **more})
+        assert status == 200, reply
+        answer: dict[str, Any] = json.loads(reply)
+        return answer
+
+    def events(self, text: str, **more: Any) -> list[dict[str, Any]]:
+        body = {"messages": [{"role": "user", "content": text}], "stream": True, **more}
+        _, reply = self.ask("/v1/chat/completions", body)
+        lines = [line.removeprefix("data: ") for line in reply.split("\n\n") if line]
+        assert lines.pop() == "[DONE]"
+        return [json.loads(line) for line in lines]
+
+    def metric(self, name: str) -> float:
+        _, text = self.ask("/metrics")
+        return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(f"vllm:{name}{{"))
+
+
+def serve(keys: list[str]) -> Iterator[Client]:
+    options = flags.parse(["serve", "org/model", *RECIPE, "--served-model-name", NAME, "alias"])
+    log = io.StringIO()
+    voice = Log("APIServer", 1, out=log)
+    engine = Engine(config.engine_config(options), 2_555_830, voice)
+    server = Server("127.0.0.1", 0, keys, details=True, log=voice)
+    server.open(engine)
+    try:
+        yield Client(server, engine, log)
+    finally:
+        engine.dead.set()
+        server.shutdown()
+        server.server_close()
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAB_SPEED", "0")
+    monkeypatch.setattr(api, "POLL_S", 0.01)
+
+
+@pytest.fixture
+def client(monkeypatch) -> Iterator[Client]:
+    hurry(monkeypatch)
+    yield from serve([])
+
+
+@pytest.fixture
+def guarded(monkeypatch) -> Iterator[Client]:
+    hurry(monkeypatch)
+    yield from serve(["k1", "k2"])
+
+
+def test_all_names_are_listed_and_answer(client):
+    _, listing = client.ask("/v1/models")
+    assert [(row["id"], row["max_model_len"]) for row in json.loads(listing)["data"]] == [
+        (NAME, 1048576),
+        ("alias", 1048576),
+    ]
+    assert client.chat("What is 47 x 89?", model="alias")["choices"][0]["message"]["content"] == "4183."
+    status, refusal = client.ask(
+        "/v1/chat/completions", {"model": "gpt", "messages": [{"role": "user", "content": "x"}]}
+    )
+    assert (status, json.loads(refusal)["error"]["type"]) == (404, "NotFoundError")
+
+
+def test_a_stream_packs_up_to_four_tokens_an_event_and_ends_with_the_usage(client):
+    events = client.events("Write prose", max_tokens=64, stream_options={"include_usage": True})
+    texts = [event["choices"][0]["delta"]["content"] for event in events if event["choices"]]
+    packed = [len(text.split()) for text in texts if text.strip()]
+    assert max(packed) == 4
+    assert len(packed) < 40, "frames are fewer than tokens, so counting frames is wrong"
+    assert events[-1]["usage"]["completion_tokens"] == 64
+    assert events[-2]["choices"][0]["finish_reason"] == "length"
+    assert "".join(texts) == client.chat("Write prose", max_tokens=64)["choices"][0]["message"]["content"]
+
+
+def test_thinking_is_asked_for_by_the_chat_template(client):
+    thinking = {"chat_template_kwargs": {"thinking": True}}
+    message = client.chat("What is 47 x 89?", max_tokens=64, **thinking)["choices"][0]["message"]
+    assert "4183" in message["reasoning_content"]
+    assert message["content"] == "4183."
+    assert client.chat("What is 47 x 89?", max_tokens=3, **thinking)["choices"][0]["message"]["content"] is None
+
+
+def test_the_counters_move_as_drafts_are_accepted(client):
+    client.chat("Write prose", max_tokens=200)
+    drafts, drafted, accepted = (
+        client.metric(f"spec_decode_num_{name}_total") for name in ("drafts", "draft_tokens", "accepted_tokens")
+    )
+    assert drafted == 3 * drafts > 0
+    assert accepted == client.metric("spec_decode_num_accepted_tokens_per_pos_total")
+    assert 0.4 < accepted / drafted < 0.65
+    assert client.metric("generation_tokens_total") == 200
+    assert client.metric("num_requests_running") == 0
+
+
+def test_a_long_prompt_sent_again_is_found_in_the_prefix_cache(client):
+    prompt = "word " * 600
+    first = client.chat(prompt, max_tokens=1)["usage"]
+    again = client.chat(prompt, max_tokens=1)["usage"]
+    assert first["prompt_tokens_details"]["cached_tokens"] == 0
+    assert again["prompt_tokens_details"]["cached_tokens"] == 512, "whole blocks of 256 tokens"
+    assert client.metric("prefix_cache_hits_total") == 512
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "status"),
+    [
+        ("/v1/models", None, 401),
+        ("/v1/models", "k3", 401),
+        ("/v1/nowhere", None, 401),
+        ("/v1/models", "k2", 200),
+        ("/v1/nowhere", "k1", 404),
+        ("/health", None, 200),
+        ("/metrics", None, 200),
+        ("/nowhere", None, 404),
+    ],
+)
+def test_the_key_guards_exactly_what_it_guards_in_vllm(guarded, path, key, status):
+    answered, body = guarded.ask(path, key=key)
+    assert answered == status
+    assert status != 401 or json.loads(body) == {"error": "Unauthorized"}
+
+
+def test_a_dead_engine_answers_503_and_500(client):
+    client.engine.dead.set()
+    assert client.ask("/health") == (503, "")
+    status, body = client.ask("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]})
+    assert (status, json.loads(body)["error"]["type"]) == (500, "InternalServerError")
+
+
+def test_a_hung_engine_is_healthy_and_never_answers(client):
+    client.engine.fault = "hang-after-ready"
+    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=0.3)
+    try:
+        connection.request("POST", "/v1/completions", json.dumps({"prompt": "x", "max_tokens": 1}))
+        with pytest.raises(TimeoutError):
+            connection.getresponse()
+    finally:
+        connection.close()
+    assert client.ask("/health")[0] == 200
+
+
+def test_requests_are_logged_as_uvicorn_does(client):
+    client.ask("/health")
+    assert client.log.getvalue().startswith("(APIServer pid=1) INFO:     127.0.0.1:")
+    assert '"GET /health HTTP/1.1" 200 OK' in client.log.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user", "content": "x"}], "max_tokens": 0}, "max_tokens must be at least 1"),
+        ({"messages": [{"role": "user", "content": "x"}], "max_tokens": 2**21}, "maximum context length is 1048576"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "At most 0 image(s)"),
+    ],
+)
+def test_a_request_that_vllm_refuses_is_a_bad_request(client, body, words):
+    status, reply = client.ask("/v1/chat/completions", body)
+    assert (status, words in reply) == (400, True), reply
