@@ -29,3 +29,22 @@ def explain(lines: Iterable[str]) -> Row | None:
     """The first row of the table that fits one of the lines; rows are ordered from specific to general."""
     text = list(lines)
     return next((row for row in rows() if any(re.search(row.log, line) for line in text)), None)
+
+
+def markdown() -> str:
+    """docs/troubleshooting.md, made from the table."""
+    lines = [
+        "# Troubleshooting",
+        "",
+        "Symptom, cause, fix. A failed `pulumi up` ends with both ranks' last lines and the row that fits them. Made from",
+        "components/troubleshooting.yaml by `python -m components.troubleshooting > docs/troubleshooting.md`.",
+        "",
+        "| symptom | cause | fix |",
+        "| --- | --- | --- |",
+    ]
+    cells = [[cell.replace("|", "\\|") for cell in (row.symptom, row.cause, row.fix)] for row in rows()]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in cells)]) + "\n"
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

@@ -1,0 +1,26 @@
+"""What the documents say is what the project has."""
+
+import re
+
+import yaml
+
+from components.base import PROJECT_DIR
+from components.troubleshooting import markdown
+
+
+def test_the_troubleshooting_page_is_the_table_that_up_quotes_from():
+    page = (PROJECT_DIR / "docs" / "troubleshooting.md").read_text()
+    assert page == markdown(), "python -m components.troubleshooting > docs/troubleshooting.md"
+
+
+def test_every_file_that_a_document_links_to_is_there():
+    for page in [PROJECT_DIR / "README.md", *(PROJECT_DIR / "docs").glob("*.md"), *(PROJECT_DIR / "lab").rglob("*.md")]:
+        links = re.findall(r"\]\(([^)#]+)", page.read_text())
+        missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+        assert missing == [], page
+
+
+def test_every_stack_file_is_for_this_project():
+    name = yaml.safe_load((PROJECT_DIR / "Pulumi.yaml").read_text())["name"]
+    for stack in PROJECT_DIR.glob("Pulumi.*.yaml"):
+        assert f"{name}:cluster" in yaml.safe_load(stack.read_text())["config"], stack
