@@ -1,0 +1,268 @@
+"""The Docker daemon of one provider: the way to it, and the few requests that the resources need.
+
+An ssh:// host is reached by one ssh process that carries the daemon's socket to a private local one, for as long as
+this process lives. Nothing connects before the first request: a preview needs no host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import docker
+
+CONNECT_TIMEOUT = 30
+"""Seconds for TCP and login, unless the ssh options set their own: the docker client's number."""
+
+LOGIN_LIMIT = 60.0
+"""Seconds until the far end of the tunnel must have answered."""
+
+REQUEST_LIMIT = 1200
+"""Seconds without a byte from the daemon: the official plugin's limit of an operation."""
+
+IN_USE_LIMIT = 30.0
+"""Seconds that a volume's removal waits for the last container that holds it."""
+
+
+class DaemonError(Exception):
+    """The daemon refused; the text is as the docker client would print it."""
+
+
+class Gone(DaemonError):
+    """The daemon knows no such object."""
+
+
+class Unreachable(DaemonError):
+    """There is no way to the daemon."""
+
+
+@contextlib.contextmanager
+def daemon_errors() -> Iterator[None]:
+    import docker.errors
+    import requests
+
+    try:
+        yield
+    except docker.errors.APIError as error:
+        kind = Gone if error.status_code == 404 else DaemonError
+        raise kind(f"Error response from daemon: {error.explanation or error}") from error
+    except (docker.errors.DockerException, requests.RequestException, OSError) as error:
+        raise DaemonError(str(error)) from error
+
+
+@dataclass
+class Tunnel:
+    """An ssh process that forwards a local socket to the daemon's, and leaves when this process does."""
+
+    host: str
+    options: Sequence[str]
+    _process: subprocess.Popen[bytes] | None = None
+
+    def argv(self, socket: str) -> list[str]:
+        """Raises DaemonError for a URL that the docker client would refuse."""
+        url = urllib.parse.urlsplit(self.host)
+        if not url.hostname or url.password or url.query or url.fragment:
+            raise DaemonError(f"{self.host} is not ssh://[user@]host[:port][/path of the daemon's socket]")
+        target = url.path if url.path not in ("", "/") else "/var/run/docker.sock"
+        argv = ["ssh", "-T", "-o", "ControlMaster=no", "-o", "ControlPath=none", "-o", "ExitOnForwardFailure=yes"]
+        argv += ["-L", f"{socket}:{target}"]
+        argv += ["-l", url.username] if url.username else []
+        argv += ["-p", str(url.port)] if url.port else []
+        argv += self.options
+        if not any("ConnectTimeout" in option for option in self.options):
+            argv += ["-o", f"ConnectTimeout={CONNECT_TIMEOUT}"]
+        # netloc, not hostname: the latter is in lower case, and an alias is not
+        host = url.netloc.rpartition("@")[2].partition(":")[0] if ":" not in url.hostname else url.hostname
+        return [*argv, "--", host, "echo up; exec cat"]
+
+    def open(self) -> str:
+        """The local socket's URL. Raises DaemonError when ssh does not get there.
+
+        Nothing closes the tunnel: ssh ends when its standard input does, that is with this process.
+        """
+        self.argv("")  # a bad URL, before anything is made
+        folder = tempfile.mkdtemp(prefix="pulumi-docker-")
+        argv = self.argv(os.path.join(folder, "s"))
+        # a shell of its own session removes the folder when ssh ends, also after this process was killed
+        remove = 'folder=$1; shift; "$@"; status=$?; rm -rf "$folder"; exit $status'
+        with tempfile.TemporaryFile() as said:
+            process = subprocess.Popen(
+                ["sh", "-c", remove, "sh", folder, *argv],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                start_new_session=True,
+            )
+            self._process = process
+            assert process.stdout
+            ready, _, _ = select.select([process.stdout], [], [], LOGIN_LIMIT)
+            if ready and process.stdout.readline() == b"up\n":
+                return f"unix://{folder}/s"
+            status = _end(process)
+            shutil.rmtree(folder, ignore_errors=True)
+            said.seek(0)
+            words = said.read().decode(errors="replace").strip()
+        raise DaemonError(
+            f"error during connect: command [{' '.join(argv)}] has exited with exit status {status}, make sure the URL "
+            "is valid, and Docker 18.09 or later is installed on the remote host: "
+            f"stderr={words or f'no answer in {LOGIN_LIMIT:g} s'}"
+        )
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    """The exit status of an ssh that did not get through; one that hangs is ended."""
+    try:
+        return process.wait(1)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        return process.wait()
+
+
+@dataclass
+class Daemon:
+    """Every request raises DaemonError: Gone for what is not there, Unreachable when there is no way to the daemon."""
+
+    host: str
+    ssh_options: Sequence[str] = ()
+    _tunnel: Tunnel | None = None
+    _client: docker.APIClient | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def client(self) -> docker.APIClient:
+        """The connected client; connects the first time, and again when the tunnel has ended."""
+        with self._lock:
+            if self._client is None or (self._tunnel and not self._tunnel.alive):
+                self._client = self._connect()
+            return self._client
+
+    def _connect(self) -> docker.APIClient:
+        try:
+            with daemon_errors():
+                import docker
+
+                url = self.host
+                if self.host.startswith("ssh://"):
+                    self._tunnel = Tunnel(self.host, self.ssh_options)
+                    url = self._tunnel.open()
+                client = docker.APIClient(url, version="auto", timeout=REQUEST_LIMIT)
+                client.ping()
+                return client
+        except DaemonError as error:
+            raise Unreachable(
+                f"failed to create Docker client: Error pinging Docker server, please make sure that {self.host} is "
+                f"reachable and has a  '_ping' endpoint. Error: {error}"
+            ) from error
+
+    def ask(self, request: Callable[[Any], Any]) -> Any:
+        """What the daemon answers. Any is the SDK's client, whose types know only half of it."""
+        client = self.client()
+        with daemon_errors():
+            return request(client)
+
+    def image(self, name: str) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = self.ask(lambda client: client.inspect_image(name))
+        except Gone:
+            return None
+        return found
+
+    def find_image(self, name: str) -> dict[str, Any]:
+        """The image, pulled if it is not there. As with the official plugin, a pull that broke off shows no cause."""
+        if found := self.image(name):
+            return found
+        try:
+            self.ask(lambda client: client.pull(name, tag=None if _has_tag(name) else "latest"))
+        except DaemonError as error:
+            raise DaemonError(f"unable to pull image {name}: error pulling image {name}: {error}") from error
+        if found := self.image(name):
+            return found
+        raise DaemonError(f"unable to find or pull image {name}")
+
+    def container(self, container_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.ask(lambda client: client.inspect_container(container_id))
+        return found
+
+    def create_container(self, body: dict[str, Any], name: str) -> str:
+        created = self.ask(lambda client: client.create_container_from_config(body, name))
+        return str(created["Id"])
+
+    def upload(self, container_id: str, archive: bytes) -> None:
+        self.ask(lambda client: client.put_archive(container_id, "/", archive))
+
+    def start(self, container_id: str) -> None:
+        self.ask(lambda client: client.start(container_id))
+
+    def update_container(self, container_id: str, body: dict[str, Any]) -> None:
+        def request(client: Any) -> None:  # the SDK's own method takes no memory swap of -1
+            url = client._url("/containers/{0}/update", container_id)
+            client._raise_for_status(client._post_json(url, data=body))
+
+        self.ask(request)
+
+    def health(self, container_id: str) -> str | None:
+        """starting, healthy, unhealthy; None without a healthcheck."""
+        health = self.container(container_id)["State"].get("Health")
+        return str(health["Status"]) if health else None
+
+    def wait_for_end(self, container_id: str, condition: Literal["not-running", "removed"] = "not-running") -> None:
+        self.ask(lambda client: client.wait(container_id, condition=condition))
+
+    def logs(self, container_id: str) -> str:
+        output: bytes = self.ask(lambda client: client.logs(container_id, stdout=True, stderr=True))
+        return output.decode(errors="replace")
+
+    def stop(self, container_id: str, grace: int) -> None:
+        self.ask(lambda client: client.stop(container_id, timeout=grace))
+
+    def remove_container(self, container_id: str, volumes: bool) -> None:
+        self.ask(lambda client: client.remove_container(container_id, v=volumes, force=True))
+
+    def create_volume(self, name: str | None, driver: str | None, options: Any, labels: Any) -> str:
+        created = self.ask(lambda client: client.create_volume(name, driver, options, labels))
+        return str(created["Name"])
+
+    def volume(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.ask(lambda client: client.inspect_volume(name))
+        return found
+
+    def remove_volume(self, name: str) -> None:
+        """Waits while a container holds it, up to IN_USE_LIMIT."""
+        limit = time.monotonic() + IN_USE_LIMIT
+        while True:
+            try:
+                self.ask(lambda client: client.remove_volume(name, force=True))
+                return
+            except DaemonError as error:
+                if "volume is in use" not in str(error):
+                    raise
+                if time.monotonic() > limit:
+                    raise DaemonError(
+                        "timeout while waiting for state to become 'removed' (last state: 'in_use', "
+                        f"timeout: {IN_USE_LIMIT:g}s)"
+                    ) from error
+            time.sleep(2)
+
+    def remove_image(self, name: str, force: bool) -> None:
+        self.ask(lambda client: client.remove_image(name, force=force))
+
+
+def _has_tag(name: str) -> bool:
+    last = name.rsplit("/", 1)[-1]
+    return ":" in last or "@" in last

@@ -1,0 +1,168 @@
+"""The gRPC server of a stand-in plugin: readable errors, kept half-made resources, log lines, threads, the end.
+
+Built on pulumi.provider.experimental (SDK 3.272), whose server is thin. Made good here:
+ - an exception reaches the user as a Python traceback: a Failure arrives as its message alone;
+ - a create or update that half worked cannot be reported: a Failure with `kept` leaves the resource in the state;
+ - methods share one event loop: `in_thread` moves a plain method off it;
+ - Diff hands over the old state only: a provider that sets `diff_inputs` gets the old inputs in its place;
+ - DiffConfig cannot answer (it reads attributes that its own response class lacks): it goes through Diff;
+ - a plugin ends slowly when the engine closes it, and lives on when the engine was killed: `serve` sees to both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import grpc
+from pulumi.provider.experimental import server as sdk
+from pulumi.provider.experimental.property_value import PropertyValue
+from pulumi.provider.experimental.provider import Provider
+from pulumi.runtime.proto import engine_pb2, engine_pb2_grpc, provider_pb2, status_pb2
+
+from standin.values import PropertyMap
+
+WORKERS = 64
+"""Operations at one time. The engine's own limit (--parallel) is the real one; waiting here would only hide it."""
+
+_pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="operation")
+
+Self = TypeVar("Self")
+Request = TypeVar("Request")
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A resource that exists although its creation or update failed."""
+
+    resource_id: str
+    state: PropertyMap
+    inputs: PropertyMap
+
+
+class Failure(Exception):
+    """An operation failed; the message is all that the user reads."""
+
+    def __init__(self, message: str, kept: Kept | None = None) -> None:
+        super().__init__(message)
+        self.kept = kept
+
+
+def in_thread(
+    method: Callable[[Self, Request], Answer],
+) -> Callable[[Self, Request], Coroutine[Any, Any, Answer]]:
+    """Make a provider's plain method a coroutine that runs it in a thread."""
+
+    @functools.wraps(method)
+    async def call(self: Self, request: Request) -> Answer:
+        return await asyncio.get_running_loop().run_in_executor(_pool, method, self, request)
+
+    return call
+
+
+class Engine:
+    """The engine's side of the log. Lines of one resource keep their order when one thread sends them."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self._stub: engine_pb2_grpc.EngineStub | None = None
+        self._lock = threading.Lock()
+
+    def log(self, urn: str, message: str, severity: str = "INFO", ephemeral: bool = True) -> None:
+        """Show a line at the resource. Ephemeral ones are status: the display shows the newest and keeps none."""
+        with self._lock:
+            if self._stub is None:
+                self._stub = engine_pb2_grpc.EngineStub(grpc.insecure_channel(self.address))
+        level = engine_pb2.LogSeverity.Value(severity)
+        self._stub.Log(engine_pb2.LogRequest(severity=level, message=message, urn=urn, ephemeral=ephemeral))
+
+
+engine = Engine()
+
+
+async def _abort(context: Any, failure: Failure) -> None:
+    message = str(failure)
+    trailing: tuple[tuple[str, bytes], ...] = ()
+    if failure.kept is not None:
+        status = status_pb2.Status(code=grpc.StatusCode.UNKNOWN.value[0], message=message)
+        status.details.add().Pack(
+            provider_pb2.ErrorResourceInitFailed(
+                id=failure.kept.resource_id,
+                reasons=[message],
+                properties=PropertyValue.marshal_map(failure.kept.state),
+                inputs=PropertyValue.marshal_map(failure.kept.inputs),
+            )
+        )
+        trailing = (("grpc-status-details-bin", status.SerializeToString()),)
+    await context.abort(grpc.StatusCode.UNKNOWN, message, trailing)
+
+
+def _readable(name: str) -> Any:
+    inner = getattr(sdk.ProviderServicer, name)
+
+    async def call(self: Any, request: Any, context: Any) -> Any:
+        try:
+            return await inner(self, request, context)
+        except Exception as error:
+            # the SDK raises its own exception, with the traceback in its text, while it handles ours
+            if not isinstance(error.__context__, Failure):
+                raise
+            return await _abort(context, error.__context__)
+
+    return call
+
+
+class Servicer(sdk.ProviderServicer):
+    """The SDK's servicer with the repairs that the module's docstring lists."""
+
+    def __init__(self, args: list[str], version: str, provider: Provider, engine_address: str) -> None:
+        super().__init__(args, version, provider, engine_address)
+        engine.address = engine_address
+
+    async def Handshake(self, request: Any, context: Any) -> Any:
+        # the base class raises, and a traceback is printed at each start; the engine goes on with Configure
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no handshake")
+
+    async def Diff(self, request: Any, context: Any) -> Any:
+        if getattr(self._provider, "diff_inputs", False):
+            request.olds.CopyFrom(request.old_inputs)
+        return await _diff(self, request, context)
+
+    async def DiffConfig(self, request: Any, context: Any) -> Any:
+        return await _diff(self, request, context)
+
+
+_diff = _readable("Diff")
+for _name in ("CheckConfig", "Configure", "Check", "Create", "Read", "Update", "Delete", "Invoke"):
+    setattr(Servicer, _name, _readable(_name))
+
+
+def serve(version: str, provider: Provider, at_end: Callable[[], None]) -> None:
+    """Serve until the engine ends us or is gone; then call at_end, which must end what we started."""
+    parent = os.getppid()
+
+    def leave(*_: object) -> None:
+        at_end()
+        os._exit(0)
+
+    def leave_with_the_engine() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        leave()
+
+    # how the engine closes a plugin; the interpreter's own way out takes longer than the whole of a small update
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, leave)
+    threading.Thread(target=leave_with_the_engine, daemon=True).start()
+    sdk.ProviderServicer = Servicer  # type: ignore[misc]  # main() takes no servicer
+    sdk.main(sys.argv[1:], version, provider)
