@@ -2,7 +2,7 @@
 
 import pulumi
 
-from components import facts, outputs, preflight, program
+from components import facts, outputs, preflight, program, source_positions
 from components.base import Refusal
 from components.checkpoint import Checkpoint
 from components.engine import Engine, wanted_spec
@@ -11,6 +11,8 @@ from components.image import Image
 from components.node import Node
 from components.readiness import Readiness
 from components.ssh import SshError
+
+source_positions.keep_to_the_project()
 
 try:
     stack = pulumi.get_stack()

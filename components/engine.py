@@ -26,6 +26,8 @@ def rank_spec(cluster: ClusterSettings, rank: int) -> RankSpec:
         argv=serve_argv(cluster, rank),
         env=rank_env(cluster, rank),
         start=start_inputs(cluster, rank),
+        # the docker provider takes a changed mount for an update and does not apply it
+        hf_cache=cluster.nodes[rank].hf_cache,
         scripts={f"{name}.py": (SCRIPTS / f"{name}.py").read_text() for name in modules_of("rank")},
     )
 
@@ -126,6 +128,8 @@ class Engine(pulumi.ComponentResource):
                         depends_on=[*depends, *started],
                         # the generation is known from facts alone: without them it must not look like a change
                         ignore_changes=["labels"] if cluster.facts == "off" else None,
+                        # whole scripts; that they changed shows in the label spark.spec
+                        hide_diffs=["uploads"],
                     ),
                 )
             )

@@ -7,8 +7,8 @@ from pydantic import Field, field_validator, model_validator
 
 from components.base import Settings
 
-SECRET_NAME = re.compile(r"TOKEN(?!S|IZ)|SECRET|PASSWORD|API_K|CREDENTIAL")
-"""Also in the abbreviations that argparse takes, but not in TOKENIZERS_PARALLELISM or ..._TOKENS."""
+SECRET_NAME = re.compile(r"TOKEN(?!S|IZ|_ID)|SECRET|PASSWORD|API_K|CREDENTIAL")
+"""Also in the abbreviations that argparse takes, but not in TOKENIZERS_PARALLELISM, ..._TOKENS or ..._TOKEN_IDS."""
 RENDERED_FLAGS = frozenset(
     [
         "--revision",

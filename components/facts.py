@@ -137,8 +137,8 @@ class NodeFacts(Facts):
     disk: Disks | None = None
     checkpoint: CheckpointFacts | None = None
     earlyoom: bool | None = None
-    folder: bool = False
-    """Whether our folder is there, with its mark."""
+    folder: bool | None = None
+    """Whether our folder is there, with its mark; None when that could not be read."""
     problems: list[Problem] = []
     table: dict[str, Any] = {}
     """GID tables and interfaces, in the shape that resolve_gid decides on."""
@@ -169,7 +169,8 @@ class NodeFacts(Facts):
         return self.folder_gap() or (None if self.image and self.image.present else "the image is missing")
 
     def folder_gap(self) -> str | None:
-        return None if self.folder else "our folder is missing"
+        # a repair removes first what is there: what nobody could read must not be repaired
+        return "our folder is missing" if self.folder is False else None
 
     def checkpoint_gap(self) -> str | None:
         """Why the checkpoint must be fetched, in words; None when it is whole."""

@@ -53,7 +53,10 @@ class Node(pulumi.ComponentResource):
         self._connection = connection(target, resolved, known=not self._offline)
         ssh_opts = [*target.options, *([] if resolved.multiplexed else target.multiplexing)]
         self.docker = docker.Provider(
-            self.role, host=target.url, ssh_opts=ssh_opts, opts=pulumi.ResourceOptions(parent=self)
+            self.role,
+            host=target.url,
+            ssh_opts=ssh_opts,
+            opts=pulumi.ResourceOptions(parent=self, ignore_changes=["sshOpts"] if self._offline else None),
         )
         inputs = {"stack": pulumi.get_stack(), "hf_cache": self.settings.hf_cache}
         made = self.script(

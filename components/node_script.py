@@ -5,7 +5,6 @@ its inputs are one JSON argument, its result is stdout, its words are stderr.
 """
 
 import ast
-import json
 import subprocess
 from collections.abc import Mapping
 from functools import cache
@@ -26,7 +25,8 @@ def embedded(name, text):
 """
 
 
-def modules_of(name: str) -> list[str]:
+@cache
+def modules_of(name: str) -> tuple[str, ...]:
     """The modules of scripts/node that a script needs, itself last."""
     needed: list[str] = []
     for node in ast.walk(ast.parse((SCRIPTS / f"{name}.py").read_text())):
@@ -35,7 +35,7 @@ def modules_of(name: str) -> list[str]:
         for other in names:
             if (SCRIPTS / f"{other}.py").is_file():
                 needed += [module for module in modules_of(other) if module not in needed]
-    return [*needed, name]
+    return (*needed, name)
 
 
 @cache
@@ -50,7 +50,7 @@ def payload(name: str) -> str:
 
 def secret_payload(name: str, variables: Mapping[str, str]) -> str:
     """Like payload, with environment variables for the script alone: nobody else sees stdin, anyone sees argv."""
-    return f"import os\nos.environ.update({json.dumps(dict(variables))})\n{payload(name)}"
+    return f"import os\nos.environ.update({dict(variables)!r})\n{payload(name)}"
 
 
 def run_script(target: Target, resolved: Resolved, name: str, inputs: Mapping[str, Any], *, timeout_s: int) -> str:

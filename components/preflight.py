@@ -82,6 +82,9 @@ def docker_usable(view: NodeView) -> Iterator[Finding]:
     }
     if docker.status != "ok":
         yield view.error(f"{ways_out.get(docker.status, docker.status)} ({docker.detail or 'no detail'})")
+    elif view.facts.containers is None:
+        # without them a pair that serves would look like none, and be replaced
+        yield view.error("the containers could not be read, so nobody knows what runs there: try again")
     elif docker.api_version and tuple(map(int, docker.api_version.split("."))) < LEAST_DOCKER_API:
         yield view.error(
             f"Docker speaks API {docker.api_version}, ranks need 1.45 for their mounts: update Docker", "docker_api"

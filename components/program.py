@@ -12,7 +12,7 @@ from components.base import PROJECT_DIR, SettingsError
 from components.facts import NodeFacts
 from components.generation import Generation, decide
 from components.settings import SECRETS, ClusterSettings
-from components.ssh import Resolved, Target, resolve
+from components.ssh import Resolved, SshError, Target, resolve
 
 
 def load_settings() -> tuple[ClusterSettings, dict[str, pulumi.Output[str] | None]]:
@@ -46,9 +46,18 @@ def unknown_keys(project: str) -> list[str]:
 
 
 def targets(cluster: ClusterSettings) -> list[tuple[Target, Resolved]]:
-    """Each node's SSH words, and what the ssh program makes of them."""
+    """Each node's SSH words, and what the ssh program makes of them; without facts it need not know the nodes."""
+
+    def resolved(target: Target) -> Resolved:
+        try:
+            return resolve(target)
+        except SshError:
+            if cluster.facts == "on":
+                raise
+            return Resolved(target.host, target.user or "", target.port or 22, [], [])
+
     parsed = [Target.parse(node.ssh, cluster.ssh_config) for node in cluster.nodes]
-    return [(target, resolve(target)) for target in parsed]
+    return [(target, resolved(target)) for target in parsed]
 
 
 def decide_generation(

@@ -87,6 +87,11 @@ def script_resource(
         # sshd refuses variables that it was not told to accept
         add_previous_output_in_env=False,
         opts=pulumi.ResourceOptions.merge(
-            opts, pulumi.ResourceOptions(additional_secret_outputs=["stdout", "stderr"] if secrets else None)
+            opts,
+            pulumi.ResourceOptions(
+                additional_secret_outputs=["stdout", "stderr"] if secrets else None,
+                # whole scripts; the line that runs them shows what for
+                hide_diffs=["stdin"],
+            ),
         ),
     )

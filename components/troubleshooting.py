@@ -36,7 +36,7 @@ def markdown() -> str:
     lines = [
         "# Troubleshooting",
         "",
-        "Symptom, cause, fix. A failed `pulumi up` ends with both ranks' last lines and the row that fits them. Made from",
+        "Symptom, cause, fix. A failed `pulumi up` ends with all ranks' last lines and the row that fits. Made from",
         "components/troubleshooting.yaml by `python -m components.troubleshooting > docs/troubleshooting.md`.",
         "",
         "| symptom | cause | fix |",

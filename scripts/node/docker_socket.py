@@ -11,7 +11,7 @@ import os
 import socket
 from typing import Any
 
-SOCKET = os.environ.get("DOCKER_HOST", "").partition("unix://")[2] or "/var/run/docker.sock"
+SOCKET = "/var/run/docker.sock"
 
 
 class DockerError(Exception):
@@ -20,6 +20,11 @@ class DockerError(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+def where() -> str:
+    """The daemon's socket: DOCKER_HOST's when it names one."""
+    return os.environ.get("DOCKER_HOST", "").partition("unix://")[2] or SOCKET
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -34,13 +39,17 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def request(
-    method: str, path: str, body: object = None, *, timeout_s: float = 30, socket_path: str = SOCKET
+    method: str, path: str, body: object = None, *, timeout_s: float = 30, socket_path: str | None = None
 ) -> http.client.HTTPResponse:
     """Send one request; returns the open response. `path` starts with / and carries no API version."""
-    connection = _UnixConnection(socket_path, timeout_s)
+    connection = _UnixConnection(socket_path or where(), timeout_s)
     data = None if body is None else json.dumps(body)
-    connection.request(method, path, data, {"Content-Type": "application/json"} if data else {})
-    response = connection.getresponse()
+    try:
+        connection.request(method, path, data, {"Content-Type": "application/json"} if data else {})
+        response = connection.getresponse()
+    except Exception:
+        connection.close()
+        raise
     if response.status >= 400:
         text = response.read().decode(errors="replace")
         with contextlib.suppress(ValueError, KeyError):
@@ -49,6 +58,6 @@ def request(
     return response
 
 
-def get(path: str, *, timeout_s: float = 30, socket_path: str = SOCKET) -> Any:
+def get(path: str, *, timeout_s: float = 30, socket_path: str | None = None) -> Any:
     """The parsed JSON of a GET."""
     return json.loads(request("GET", path, timeout_s=timeout_s, socket_path=socket_path).read())
