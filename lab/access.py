@@ -1,0 +1,156 @@
+"""Keys, known hosts and ssh configuration of the lab, and commands on its machines."""
+
+from __future__ import annotations
+
+import io
+import os
+import shlex
+import subprocess
+import tarfile
+from pathlib import Path
+
+from lab.fabric import ADDRESS
+from lab.place import NODES, Node, Place
+from lab.report import LabError
+
+SPARK_UID = 1000
+PAIR_KEY = "spark_pair"
+
+
+def prepare(place: Place, nodes: tuple[Node, ...] = NODES) -> None:
+    """Make what is missing of keys, known_hosts, ssh_config and the machines' seeds. Existing keys are kept."""
+    place.root.mkdir(parents=True, exist_ok=True)
+    place.keys.mkdir(mode=0o700, exist_ok=True)
+    make_control_folder(place)
+    for key in (place.key, place.keys / PAIR_KEY, *(host_key(place, node) for node in nodes)):
+        if not key.exists():
+            _keygen(key)
+    place.known_hosts.write_text(known_hosts({node: _public(host_key(place, node)) for node in nodes}))
+    place.ssh_config.write_text(ssh_config(place, nodes))
+    for node in nodes:
+        seed = place.root / f"{node.name}.seed"
+        seed.write_bytes(make_seed(place, node, nodes))
+        seed.chmod(0o600)
+
+
+def make_control_folder(place: Place) -> None:
+    """The folder of ssh's sockets; LabError when someone else owns it."""
+    folder = place.control_sockets
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o077 or folder.is_symlink():
+        raise LabError(f"{folder} is not a folder that only this user may enter: remove it, the lab makes its own")
+
+
+def host_key(place: Place, node: Node) -> Path:
+    """The machine's SSH host key; fixed for the life of the lab, so that known_hosts stays true over new disks."""
+    return place.keys / f"{node.name}_host"
+
+
+def known_hosts(public: dict[Node, str]) -> str:
+    """The lab's known_hosts, from each machine's public host key."""
+    return "".join(f"[127.0.0.1]:{node.ssh_port} {key}\n" for node, key in public.items())
+
+
+def ssh_config(place: Place, nodes: tuple[Node, ...] = NODES) -> str:
+    """Configuration with a host for each machine; every path in it is absolute."""
+    blocks = ["# Written by `lab up`. Hosts of the lab's machines, user spark."]
+    for node in nodes:
+        options = {
+            "HostName": "127.0.0.1",
+            "Port": node.ssh_port,
+            "User": "spark",
+            "IdentityFile": f'"{place.key}"',
+            "IdentitiesOnly": "yes",
+            "UserKnownHostsFile": f'"{place.known_hosts}"',
+            "GlobalKnownHostsFile": "/dev/null",
+            "StrictHostKeyChecking": "yes",
+            "BatchMode": "yes",
+            "ServerAliveInterval": 10,
+            "ServerAliveCountMax": 4,
+            "ControlMaster": "auto",
+            "ControlPath": f'"{place.control_sockets}/%C"',
+            "ControlPersist": 60,
+        }
+        blocks.append("\n".join([f"Host {node.alias}", *(f"    {key} {value}" for key, value in options.items())]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def make_seed(place: Place, node: Node, nodes: tuple[Node, ...] = NODES) -> bytes:
+    """Tar of the files that make a machine `node`: its host key, who may enter, and the pair's key to each other."""
+    ours = _public(place.key) + "\n"
+    pair = _public(place.keys / PAIR_KEY) + "\n"
+    pair_hosts = "".join(
+        f"{ADDRESS[member]} {_public(host_key(place, member))}\n" for member in nodes if member in ADDRESS
+    )
+    secret = host_key(place, node).read_text()
+    files = [
+        ("etc/ssh/ssh_host_ed25519_key", 0, 0o600, secret),
+        ("etc/ssh/ssh_host_ed25519_key.pub", 0, 0o644, _public(host_key(place, node)) + "\n"),
+        ("root/.ssh/authorized_keys", 0, 0o600, ours),
+        ("home/spark/.ssh/authorized_keys", SPARK_UID, 0o600, ours + pair),
+        ("home/spark/.ssh/id_ed25519", SPARK_UID, 0o600, (place.keys / PAIR_KEY).read_text()),
+        ("home/spark/.ssh/id_ed25519.pub", SPARK_UID, 0o644, pair),
+        ("home/spark/.ssh/known_hosts", SPARK_UID, 0o600, pair_hosts),
+    ]
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for folder, owner in (("root/.ssh", 0), ("home/spark/.ssh", SPARK_UID)):
+            entry = tarfile.TarInfo(folder)
+            entry.type, entry.mode, entry.uid, entry.gid = tarfile.DIRTYPE, 0o700, owner, owner
+            tar.addfile(entry)
+        for path, owner, mode, text in files:
+            entry = tarfile.TarInfo(path)
+            entry.mode, entry.uid, entry.gid, entry.size = mode, owner, owner, len(text.encode())
+            tar.addfile(entry, io.BytesIO(text.encode()))
+    return archive.getvalue()
+
+
+def ssh_command(place: Place, node: Node, *, user: str = "spark", shared: bool = True) -> list[str]:
+    """The ssh program with the lab's configuration, up to and including the host. `shared`: over ssh's multiplexing."""
+    options = ["-F", str(place.ssh_config), "-o", f"User={user}"]
+    if not shared:
+        # a master left behind by our call would keep the caller's pipe open
+        options += ["-o", "ControlPath=none", "-o", "ConnectTimeout=10"]
+    return ["ssh", *options, node.alias]
+
+
+def run(
+    place: Place, node: Node, command: list[str], *, user: str = "root", stdin: str = "", limit_s: float = 60
+) -> subprocess.CompletedProcess[str]:
+    """`command` on the machine over a connection of its own, as root unless told otherwise.
+
+    Its exit code raises nothing: 255 is ssh's own failure, 124 the wall-clock limit.
+    """
+    remote = shlex.join(command)
+    line = [*ssh_command(place, node, user=user, shared=False), "--", remote]
+    try:
+        return subprocess.run(line, input=stdin, capture_output=True, text=True, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(line, 124, "", f"no answer within {limit_s:.0f} s")
+
+
+def demand(place: Place, node: Node, command: list[str], *, stdin: str = "", limit_s: float = 60) -> str:
+    """Stdout of `command` as root on the machine; LabError with its words when it fails."""
+    done = run(place, node, command, stdin=stdin, limit_s=limit_s)
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip()
+        raise LabError(f"{node.name}: `{shlex.join(command)}` ended with {done.returncode}: {said}")
+    return done.stdout
+
+
+def close_connections(place: Place, nodes: tuple[Node, ...] = NODES) -> None:
+    """End ssh's shared connections to the machines: a machine that goes away or back in time knows nothing of them."""
+    for node in nodes:
+        for user in ("spark", "root"):
+            command = ["ssh", "-F", str(place.ssh_config), "-o", f"User={user}", "-O", "exit", node.alias]
+            subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False)
+
+
+def _keygen(key: Path) -> None:
+    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"spark-lab-{key.name}", "-f", str(key)]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=30)
+
+
+def _public(key: Path) -> str:
+    return key.with_name(key.name + ".pub").read_text().strip()

@@ -1,0 +1,238 @@
+"""The commands of `lab/lab`: words on the command line to calls of the parts."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from ipaddress import IPv4Interface
+from pathlib import Path
+
+from lab import access, fabric, faults, pair, status
+from lab.place import CHECKOUT, NODES, Node, Place
+from lab.report import LabError, elapsed_s, say
+
+SUDOERS = "/etc/sudoers.d/spark"
+SUDO_RULE = Path("lab/image/root") / SUDOERS.lstrip("/")
+
+DESCRIPTION = """\
+Two virtual machines on this host that stand in for a pair of Sparks: real kernels, sshd, Docker, kernel NFS and
+soft-RoCE GID tables. No GPU: nvidia-smi and the container hook are stand-ins.
+
+exit codes: 0 done; 1 refused or failed, with the reason; 2 wrong usage; `ssh` gives the remote command's.
+environment: SPARK_LAB (folder of the running lab, default .lab/ of the checkout), LAB_ACCEL (kvm or tcg; default: kvm
+where the CPU offers it), SPARK_STACK_CACHE (where the guest image is kept), LAB_PORT_SHIFT (added to every port, for a
+second lab beside the first; it has no services of its own)."""
+
+
+def node(name: str) -> Node:
+    """The node called `name`."""
+    for known in NODES:
+        if name == known.name:
+            return known
+    raise argparse.ArgumentTypeError(f"no node {name!r}: there are {' and '.join(known.name for known in NODES)}")
+
+
+def state_name(name: str) -> str:
+    """A name for a kept state: what QEMU's monitor takes as one word, and not one of the lab's own."""
+    if not name.replace("-", "").replace("_", "").isalnum():
+        raise argparse.ArgumentTypeError(f"{name!r}: a state's name has letters, digits, - and _")
+    return name
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands; each sets `work` to its function."""
+    plain = argparse.RawDescriptionHelpFormatter
+    top = argparse.ArgumentParser(prog="lab", description=DESCRIPTION, formatter_class=plain)
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, work: Callable[[Place, argparse.Namespace], int], words: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=words, description=words)
+        added.set_defaults(work=work)
+        return added
+
+    up = command(
+        "up", do_up, "start what does not run; done when both machines answer ssh and docker and the services run"
+    )
+    up.add_argument("--fresh", action="store_true", help="make new machines first; what they hold is lost")
+    down = command("down", do_down, "suspend both machines and stop the services; `up` resumes them as they were")
+    down.add_argument("--discard", action="store_true", help="remove the machines; the next `up` makes new ones")
+    command("status", do_status, "both machines and the services as a table; exit 1 when the lab is not up")
+    ssh = command("ssh", do_ssh, "log in to a machine as spark, or run a command there")
+    ssh.add_argument("--root", action="store_true", help="as root")
+    ssh.add_argument("node", type=node)
+    ssh.add_argument("command", nargs=argparse.REMAINDER)
+    reset = command("reset", do_reset, "bring both machines back to a kept state, faults and cable too; seconds")
+    reset.add_argument("state", nargs="?", type=state_name, default=pair.CLEAN, help="default: clean, of the first up")
+    snapshot = command("snapshot", do_snapshot, "keep the present state of both machines for `reset NAME`")
+    snapshot.add_argument("state", type=state_name)
+    command("power-cut", do_power_cut, "a machine loses its power at once").add_argument("node", type=node)
+    command("power-on", do_power_on, "boot a machine that is off, and wait for it").add_argument("node", type=node)
+    command("reboot", do_reboot, "reboot a machine cleanly, and wait for it").add_argument("node", type=node)
+    command("cable", do_cable, "pull the fabric's cable, or put it in").add_argument("position", choices=("out", "in"))
+    addresses = command(
+        "addresses",
+        do_addresses,
+        "write which addresses the fabric's first port has from the next boot on, and on the twin port the next /24 of"
+        " each (192.168.101.2 beside 192.168.100.2). Their order is the order of the GID table's rows. Without ADDR:"
+        " print them",
+    )
+    addresses.add_argument("node", type=node)
+    addresses.add_argument("address", nargs="*", metavar="ADDR", help="IPv4, /24 where no length is given")
+    addresses.add_argument("--first", action="store_true", help="only the first port: the node's HCAs then disagree")
+    addresses.add_argument("--default", action="store_true", help="what the image ships, on both ports")
+    addresses.add_argument("--now", action="store_true", help="on the running ports too, at once")
+    sudo = command("sudo", do_sudo, "allow or refuse `sudo -n` to user spark")
+    sudo.add_argument("node", type=node)
+    sudo.add_argument("allowed", choices=("on", "off"))
+    names = ", ".join(faults.NAMES)
+    fault = command("fault", do_fault, f"give a rank's stand-in engine a fault: {names}; none takes it away")
+    fault.add_argument("rank", metavar="RANK|clear", help="0 or 1; clear takes away all")
+    fault.add_argument("name", nargs="?", choices=(*faults.NAMES, faults.NONE), metavar="NAME")
+    return top
+
+
+def do_up(place: Place, args: argparse.Namespace) -> int:
+    with pair.locked(place):
+        found = pair.up(place, fresh=args.fresh)
+    say(f"up: ssh -F {_short(place.ssh_config)} {' | '.join(machine.node.alias for machine in found.machines)}")
+    return 0
+
+
+def do_down(place: Place, args: argparse.Namespace) -> int:
+    with pair.locked(place):
+        pair.down(pair.find(place), discard=args.discard)
+    return 0
+
+
+def do_status(place: Place, args: argparse.Namespace) -> int:
+    up, text = status.report(pair.find(place))
+    print(text, flush=True)
+    return 0 if up else 1
+
+
+def do_ssh(place: Place, args: argparse.Namespace) -> int:
+    _running(place, args.node)
+    access.make_control_folder(place)
+    command = access.ssh_command(place, args.node, user="root" if args.root else "spark")
+    os.execvp(command[0], [*command, *args.command])
+
+
+def do_reset(place: Place, args: argparse.Namespace) -> int:
+    with pair.locked(place):
+        pair.restore(pair.find(place), args.state)
+    say(f"both machines are as they were in state `{args.state}`, after {elapsed_s():.1f} s")
+    return 0
+
+
+def do_snapshot(place: Place, args: argparse.Namespace) -> int:
+    if args.state in pair.RESERVED:
+        raise LabError(f"`{args.state}` is a state that the lab keeps itself: choose another name")
+    with pair.locked(place):
+        pair.save(pair.find(place), args.state)
+    return 0
+
+
+def do_power_cut(place: Place, args: argparse.Namespace) -> int:
+    with pair.locked(place):
+        pair.power_cut(pair.find(place), args.node)
+    return 0
+
+
+def do_power_on(place: Place, args: argparse.Namespace) -> int:
+    with pair.locked(place):
+        pair.power_on(pair.find(place), args.node)
+    return 0
+
+
+def do_reboot(place: Place, args: argparse.Namespace) -> int:
+    with pair.locked(place):
+        pair.reboot(pair.find(place), args.node)
+    return 0
+
+
+def do_cable(place: Place, args: argparse.Namespace) -> int:
+    with pair.locked(place):
+        found = pair.find(place)
+        if args.position == "out":
+            place.cable.touch()
+        else:
+            place.cable.unlink(missing_ok=True)
+        fabric.apply_cable(place, found.machines)
+    say(f"cable {args.position}")
+    return 0
+
+
+def do_addresses(place: Place, args: argparse.Namespace) -> int:
+    _running(place, args.node)
+    ports = fabric.parse_ports(access.demand(place, args.node, ["cat", "/etc/lab/fabric"]))
+    given = fabric.parse_addresses(args.address)
+    if args.default and given:
+        raise LabError("give addresses or --default, not both")
+    wanted: list[tuple[str, list[IPv4Interface]]] = []
+    if args.default:
+        wanted = [(port.netdev, list(port.addresses)) for port in fabric.shipped_ports(args.node)]
+    elif given:
+        twin = [] if args.first else [(ports[1].netdev, [fabric.on_twin(address) for address in given])]
+        wanted = [(ports[0].netdev, given), *twin]
+    with pair.locked(place):
+        for netdev, addresses in wanted:
+            access.demand(place, args.node, ["lab-fabric", "set", netdev, *map(str, addresses)])
+        if args.now:
+            access.demand(place, args.node, ["lab-fabric", "apply"])
+    print(access.demand(place, args.node, ["grep", "-v", "^#", "/etc/lab/fabric"]), end="")
+    if wanted and not args.now:
+        say(f"{args.node.name}: holds from its next boot on (lab/lab reboot {args.node.name})")
+    return 0
+
+
+def do_sudo(place: Place, args: argparse.Namespace) -> int:
+    _running(place, args.node)
+    if args.allowed == "on":
+        rule = (CHECKOUT / SUDO_RULE).read_text()
+        script = f"umask 227; cat >{SUDOERS}.new && mv {SUDOERS}.new {SUDOERS}"
+        access.demand(place, args.node, ["sh", "-c", script], stdin=rule)
+    else:
+        access.demand(place, args.node, ["rm", "-f", SUDOERS])
+    say(f"{args.node.name}: sudo -n {'works' if args.allowed == 'on' else 'is refused'} for spark")
+    return 0
+
+
+def do_fault(place: Place, args: argparse.Namespace) -> int:
+    if args.rank == "clear" and args.name is None:
+        faults.clear(place)
+    elif args.rank in {str(known.rank) for known in NODES} and args.name is not None:
+        faults.put(place, int(args.rank), args.name)
+    else:
+        raise LabError("usage: lab fault RANK NAME, or lab fault clear; RANK is 0 or 1")
+    active = faults.read(place)
+    say(f"faults: {', '.join(f'rank {rank} {name}' for rank, name in active.items()) or 'none'}")
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; its exit code."""
+    args = parser().parse_args(arguments)
+    work: Callable[[Place, argparse.Namespace], int] = args.work
+    try:
+        return work(Place.of_environment(), args)
+    except LabError as refusal:
+        print(f"lab: {refusal}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("lab: interrupted; `lab/lab up` continues from what is there", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # the reader, `head` perhaps, has what it wanted; nothing more may be flushed at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _running(place: Place, wanted: Node) -> None:
+    if pair.find(place).machine(wanted).pid() is None:
+        raise LabError(f"{wanted.name} does not run: lab/lab up, or lab/lab power-on {wanted.name}")
+
+
+def _short(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

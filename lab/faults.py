@@ -1,0 +1,43 @@
+"""Faults that the engine's stand-in plays, by rank; the hub serves this file to it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from lab.place import Place
+from lab.report import LabError
+
+NAMES = ("die-at-load", "hang-at-load", "hang-after-ready", "slow", "out-of-memory", "die-after-ready")
+NONE = "none"
+
+
+def read(place: Place) -> dict[str, str]:
+    """Rank to fault."""
+    try:
+        found: dict[str, str] = json.loads(place.faults.read_text())
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+def put(place: Place, rank: int, name: str) -> None:
+    """Give a rank a fault, or `none`, from its next start on. LabError for a fault that does not exist."""
+    if name not in (*NAMES, NONE):
+        raise LabError(f"no fault {name!r}: there are {', '.join(NAMES)}, and {NONE}")
+    faults = {key: value for key, value in read(place).items() if key != str(rank)}
+    _write(place, faults if name == NONE else faults | {str(rank): name})
+
+
+def clear(place: Place) -> None:
+    """No rank has a fault."""
+    _write(place, {})
+
+
+def _write(place: Place, faults: dict[str, str]) -> None:
+    place.root.mkdir(parents=True, exist_ok=True)
+    new: Path = place.faults.with_suffix(".new")
+    new.write_text(json.dumps(faults, indent=1, sort_keys=True) + "\n")
+    # the hub reads at any moment: it sees the old faults or the new ones
+    os.replace(new, place.faults)

@@ -1,0 +1,138 @@
+"""What the control host must offer: programs, free ports, and the fastest accelerator that works."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+
+from lab.report import LabError
+
+PROGRAMS = {
+    "qemu-system-x86_64": "qemu-system-x86",
+    "qemu-img": "qemu-utils",
+    "mmdebstrap": "mmdebstrap",
+    "mkfs.ext4": "e2fsprogs",
+    "cpio": "cpio",
+    "xz": "xz-utils",
+    "zstd": "zstd",
+    "ssh": "openssh-client",
+    "ssh-keygen": "openssh-client",
+    "rsync": "rsync",
+}
+"""Program to Debian package."""
+
+SEARCH_PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
+
+KVM_GET_API_VERSION = 0xAE00
+KVM_CREATE_VM = 0xAE01
+KVM_CREATE_VCPU = 0xAE41
+KVM_API = 12
+
+TIME_FACTOR = {"kvm": 1.0, "tcg": 4.0}
+"""How much longer a wait may take, by accelerator."""
+
+
+def on_path(program: str) -> str | None:
+    """Where `program` is, in /sbin too, which a user's PATH leaves out."""
+    return shutil.which(program, path=SEARCH_PATH)
+
+
+def missing_packages(which: Callable[[str], str | None] = on_path, *, root: bool | None = None) -> list[str]:
+    """Debian packages whose programs are not on PATH, each once. `root`: who runs the lab, asked when not given."""
+    programs = dict(PROGRAMS)
+    if not (os.getuid() == 0 if root is None else root):
+        # the image's root file system is then made in a user namespace
+        programs["newuidmap"] = "uidmap"
+    return sorted({package for program, package in programs.items() if which(program) is None})
+
+
+def require_programs() -> None:
+    """LabError that lists all missing packages at once."""
+    missing = missing_packages()
+    if missing:
+        raise LabError(
+            f"the lab needs {len(missing)} Debian package(s) that are not installed: {' '.join(missing)}\n"
+            f"  way out: make setup, or as root: apt-get install --no-install-recommends {' '.join(missing)}"
+        )
+
+
+def virtualizes(cpuinfo: str) -> bool:
+    """True when the CPU described by /proc/cpuinfo runs guests in hardware.
+
+    A KVM in software (pvm, in some micro-VMs) passes every ioctl, and then runs no kernel that was not built for it.
+    """
+    flags = next((line for line in cpuinfo.splitlines() if line.startswith("flags")), "").split()
+    return "vmx" in flags or "svm" in flags
+
+
+def kvm_works(device: str = "/dev/kvm", cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """True when a virtual machine with a CPU can be made: a device node that opens proves nothing yet."""
+    if not virtualizes(cpuinfo.read_text()):
+        return False
+    handles: list[int] = []
+    try:
+        handles.append(os.open(device, os.O_RDWR | os.O_CLOEXEC))
+        if fcntl.ioctl(handles[0], KVM_GET_API_VERSION, 0) != KVM_API:
+            return False
+        handles.append(fcntl.ioctl(handles[0], KVM_CREATE_VM, 0))
+        handles.append(fcntl.ioctl(handles[1], KVM_CREATE_VCPU, 0))
+        return True
+    except OSError:
+        return False
+    finally:
+        for handle in reversed(handles):
+            os.close(handle)
+
+
+@cache
+def qemu_version() -> str:
+    """QEMU's own version line; empty when there is no QEMU."""
+    try:
+        done = subprocess.run(
+            ["qemu-system-x86_64", "--version"], capture_output=True, text=True, timeout=30, check=False
+        )
+    except OSError:
+        return ""
+    return done.stdout.partition("\n")[0]
+
+
+def accelerator() -> str:
+    """`kvm` or `tcg`; `$LAB_ACCEL` decides when it is set. LabError when it asks for what is not there."""
+    asked = os.environ.get("LAB_ACCEL", "")
+    if asked not in ("", *TIME_FACTOR):
+        raise LabError(f"LAB_ACCEL is {asked!r}: it may be {' or '.join(TIME_FACTOR)}")
+    if asked == "tcg":
+        return "tcg"
+    if kvm_works():
+        return "kvm"
+    if asked == "kvm":
+        raise LabError("LAB_ACCEL is kvm, but KVM runs no virtual machine here: unset it, the lab then emulates (tcg)")
+    return "tcg"
+
+
+def taken_ports(ports: Iterable[int]) -> list[int]:
+    """Those of `ports` that something already listens on, on 127.0.0.1."""
+    taken = []
+    for port in ports:
+        with socket.socket() as probe:
+            # as QEMU binds: connections of a machine that just went away must not count
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                taken.append(port)
+    return taken
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

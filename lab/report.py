@@ -1,0 +1,83 @@
+"""What the lab says while it works, and how it waits: always with a name, a limit and a sign of life."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+SIGN_OF_LIFE_S = 10.0
+
+_began = time.monotonic()
+_writing = threading.Lock()
+_interrupted = threading.Event()
+
+
+class LabError(Exception):
+    """Something the lab cannot do: what was found, why it stops, the way out."""
+
+
+def elapsed_s() -> float:
+    """Seconds since the command began."""
+    return time.monotonic() - _began
+
+
+def say(text: str) -> None:
+    """One progress line on stderr, with the seconds since the command began. Stdout is for answers."""
+    with _writing:
+        print(f"lab {elapsed_s():5.1f} s  {text}", file=sys.stderr, flush=True)
+
+
+def wait_for(
+    what: str,
+    probe: Callable[[], T | None],
+    *,
+    limit_s: float,
+    every_s: float = 0.25,
+    evidence: Callable[[], str] = str,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> T:
+    """Ask `probe` until it gives a true value; LabError with the `evidence` after `limit_s`.
+
+    `probe` may raise LabError to end the wait early.
+    """
+    began = clock()
+    spoke = began
+    while not (answer := probe()):
+        now = clock()
+        if _interrupted.is_set():
+            raise LabError(f"{what}: interrupted")
+        if now - began >= limit_s:
+            found = evidence()
+            raise LabError(f"{what}: not within {limit_s:.0f} s" + (f"\n{found}" if found else ""))
+        if now - spoke >= SIGN_OF_LIFE_S:
+            spoke = now
+            say(f"still waiting: {what} ({now - began:.0f} of at most {limit_s:.0f} s)")
+        sleep(every_s)
+    return answer
+
+
+def each(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """`work` on all items at the same time, results in order; LabError with every failure once all have ended."""
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        futures = [pool.submit(work, item) for item in items]
+        try:
+            wait(futures)
+        except KeyboardInterrupt:
+            # the waits in the threads end, instead of holding the terminal up to their limit
+            _interrupted.set()
+            raise
+    failures = [failure for future in futures if (failure := future.exception())]
+    for failure in failures:
+        if not isinstance(failure, LabError):
+            raise failure
+    if failures:
+        raise LabError("\n".join(str(failure) for failure in failures))
+    return [future.result() for future in futures]

@@ -1,0 +1,117 @@
+"""What the lab is like now, as a table; read with one connection a machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lab import access, boot, faults
+from lab.fabric import shipped_ports
+from lab.machine import Machine
+from lab.pair import SUSPENDED, Pair
+from lab.place import PORT_SHIFT, SERVICES, Node
+from lab.report import each
+
+PROBE = Path(__file__).with_name("node_status.py")
+COLUMNS = ("node", "machine", "ssh", "docker", "gid index", "fabric", "sudo", "containers")
+
+
+@dataclass(frozen=True)
+class MachineStatus:
+    """One row of the table. `facts` is what node_status.py wrote, empty when it could not be asked."""
+
+    node: Node
+    power: str
+    ssh: bool = False
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ready(self) -> bool:
+        return self.ssh and bool(self.facts.get("docker"))
+
+    def cells(self) -> tuple[str, ...]:
+        """Words for COLUMNS."""
+        if not self.facts:
+            return (self.node.name, self.power, "yes" if self.ssh else "no", *["-"] * 5)
+        running, stopped = self.facts["containers"], self.facts["stopped"]
+        containers = ", ".join(running) or "none"
+        return (
+            self.node.name,
+            self.power,
+            "yes",
+            self.facts["docker"] or "no answer",
+            ", ".join(map(" ".join, gid_indexes(self.node, self.facts["gids"]).items())) or "no HCA",
+            "carrier" if all(self.facts["carrier"].values()) else "no carrier",
+            "yes" if self.facts["sudo"] else "no",
+            containers + (f" (+{stopped} stopped)" if stopped else ""),
+        )
+
+
+def gid_indexes(node: Node, tables: dict[str, list[list[Any]]]) -> dict[str, str]:
+    """By HCA, in the fabric's order: the row with the node's own fabric address, `none` where no row has it."""
+    own = {port.hca: str(port.addresses[-1].ip) for port in shipped_ports(node)}
+    return {
+        hca: next((str(row) for row, address in tables[hca] if address == wanted), "none")
+        for hca, wanted in own.items()
+        if hca in tables
+    }
+
+
+def read(machine: Machine) -> MachineStatus:
+    """Ask one machine."""
+    pid = machine.pid()
+    if pid is None:
+        power = "suspended" if SUSPENDED in machine.states() else "off" if machine.disk.exists() else "not made"
+        return MachineStatus(machine.node, power)
+    power = f"on (pid {pid})"
+    if not boot.greets(machine.node.ssh_port):
+        return MachineStatus(machine.node, power)
+    done = access.run(machine.place, machine.node, ["python3", "-"], user="spark", stdin=PROBE.read_text(), limit_s=90)
+    if done.returncode != 0:
+        return MachineStatus(machine.node, power, ssh=done.returncode not in (124, 255))
+    return MachineStatus(machine.node, power, ssh=True, facts=json.loads(done.stdout))
+
+
+def services(pair: Pair) -> tuple[bool, str]:
+    """Whether registry and hub run, and what lab/services says."""
+    if PORT_SHIFT:
+        return True, "those of the lab without LAB_PORT_SHIFT"
+    if not SERVICES.exists():
+        return False, "lab/services does not exist in this checkout"
+    environment = os.environ | {"SPARK_LAB": str(pair.place.root)}
+    done = subprocess.run(
+        [str(SERVICES), "status"],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode == 0, (done.stdout or done.stderr).strip()
+
+
+def table(rows: list[tuple[str, ...]]) -> str:
+    """Rows as columns, the first one the heading."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
+    return "\n".join("  ".join(row).rstrip() for row in padded)
+
+
+def report(pair: Pair) -> tuple[bool, str]:
+    """True when both machines and the services are up; the whole text."""
+    found = each(read, pair.machines)
+    serving, words = services(pair)
+    states = sorted(pair.states - {SUSPENDED})
+    lines = [table([COLUMNS, *(status.cells() for status in found)]), ""]
+    lines.append(f"accel     {pair.machines[0].accelerator}")
+    lines.append(f"cable     {'out' if pair.place.cable.exists() else 'in'}")
+    lines.append(f"states    {', '.join(states) or 'none'}")
+    active = faults.read(pair.place)
+    lines.append(f"faults    {', '.join(f'rank {rank} {name}' for rank, name in active.items()) or 'none'}")
+    lines.append("services  " + words.replace("\n", "\n          "))
+    return all(status.ready for status in found) and serving, "\n".join(lines)

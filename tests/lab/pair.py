@@ -1,0 +1,156 @@
+"""The lab's pair as the tests see it: commands of lab/lab, a shell on a node, and a stack that `pulumi` converges."""
+
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import requests
+import yaml
+
+PROJECT_DIR = Path(__file__).parents[2]
+WORK = PROJECT_DIR / ".lab" / "test"
+API = "http://127.0.0.1:8888"
+NODES = ("head", "worker")
+MODEL = "deepseek-v4-flash-dspark"
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that ended: exit code, everything it printed, seconds it took."""
+
+    code: int
+    text: str
+    seconds: float
+
+
+def run(argv: list[str], *, limit_s: float, env: dict[str, str] | None = None, check: bool = True) -> Done:
+    began = time.monotonic()
+    done = subprocess.run(
+        argv, cwd=PROJECT_DIR, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, timeout=limit_s, check=False,
+    )  # fmt: skip
+    found = Done(done.returncode, done.stdout, time.monotonic() - began)
+    assert not check or found.code == 0, f"{' '.join(argv)} ended with {found.code}:\n{found.text[-6000:]}"
+    return found
+
+
+def lab(*words: str, limit_s: float = 600) -> Done:
+    return run([str(PROJECT_DIR / "lab" / "lab"), *words], limit_s=limit_s)
+
+
+def on(node: str, line: str, *, root: bool = False, check: bool = True) -> str:
+    """What a shell line prints on a node, as the user that the stack uses, or as root."""
+    return lab_ssh(node, line, root=root, check=check).text
+
+
+def lab_ssh(node: str, line: str, *, root: bool, check: bool) -> Done:
+    words = [str(PROJECT_DIR / "lab" / "lab"), "ssh", *(["--root"] if root else []), node, line]
+    return run(words, limit_s=180, check=check)
+
+
+def inspect(node: str, container: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(on(node, f"docker inspect {container}"))[0]
+    return found
+
+
+def ranks() -> list[dict[str, Any]]:
+    """`docker inspect` of both ranks, head first."""
+    return [inspect(node, f"spark-dev-rank{rank}") for rank, node in enumerate(NODES)]
+
+
+def identities() -> list[tuple[str, str]]:
+    """Container id and start time of both ranks: equal means that nothing was replaced or restarted."""
+    return [(rank["Id"], rank["State"]["StartedAt"]) for rank in ranks()]
+
+
+Change = Callable[[dict[str, Any]], Any]
+"""What a test does to the cluster's mapping of a stack file."""
+
+
+class Stack:
+    """The dev stack in a backend of its own, from the shipped Pulumi.dev.yaml or a changed copy of it."""
+
+    api_key: str | None = None
+    """Set: a changed stack file gets it as the stack's secret."""
+
+    def __init__(self) -> None:
+        text = run([str(PROJECT_DIR / "scripts" / "env"), "env", "-0"], limit_s=60).text
+        self.env = dict(pair.split("=", 1) for pair in text.split("\0") if "=" in pair)
+        backend = WORK / f"state-{os.getpid()}"
+        backend.mkdir(parents=True, exist_ok=True)
+        self.env["PULUMI_BACKEND_URL"] = f"file://{backend}"
+        self.pulumi("stack", "select", "--create", "dev")
+
+    def pulumi(self, *words: str, check: bool = True, limit_s: float = 600) -> Done:
+        return run(["pulumi", *words], limit_s=limit_s, env=self.env, check=check)
+
+    def file(self, change: Change | None) -> list[str]:
+        """The words that name the stack file: none for the shipped one."""
+        if change is None:
+            return []
+        document = yaml.safe_load((PROJECT_DIR / "Pulumi.dev.yaml").read_text())
+        change(document["config"]["spark-stack:cluster"])
+        path = WORK / "Pulumi.changed.yaml"
+        path.write_text(yaml.safe_dump(document, sort_keys=False))
+        if self.api_key:
+            secret = ["--secret", "--config-file", str(path), "spark-stack:api_key"]
+            subprocess.run(
+                ["pulumi", "config", "set", "--stack", "dev", *secret],
+                cwd=PROJECT_DIR, env=self.env, input=self.api_key, text=True, check=True, capture_output=True,
+            )  # fmt: skip
+        return ["--config-file", str(path)]
+
+    def up(self, change: Change | None = None, *words: str, check: bool = True) -> Done:
+        flags = ["--stack", "dev", "--yes", "--skip-preview", "--non-interactive", *self.file(change)]
+        return self.pulumi("up", *flags, *words, check=check)
+
+    def preview(self, change: Change | None = None, *words: str, check: bool = True) -> Done:
+        flags = ["--stack", "dev", "--non-interactive", "--diff", *self.file(change)]
+        return self.pulumi("preview", *flags, *words, check=check)
+
+    def steps(self, change: Change | None = None) -> dict[str, str]:
+        """What a preview would do: resource name -> operation, without what stays the same and without components."""
+        flags = ["--stack", "dev", "--non-interactive", "--json", *self.file(change)]
+        found = self.pulumi("preview", *flags)
+        # warnings of the plugins may stand before the document
+        document = json.loads(found.text[found.text.index("{") :])
+        steps = {}
+        for step in document["steps"]:
+            _, _, kind, name = step["urn"].rsplit("::", 3)
+            if step["op"] != "same" and "spark:" not in kind.rsplit("$", 1)[-1] and "pulumi:Stack" not in kind:
+                steps[name] = step["op"]
+        return steps
+
+    def outputs(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.pulumi("stack", "output", "--stack", "dev", "--json").text)
+        return found
+
+    def destroy(self) -> Done:
+        return self.pulumi("destroy", "--stack", "dev", "--yes", "--skip-preview", "--non-interactive")
+
+
+def ask(question: str = "What is 47 x 89?", key: str | None = None) -> str:
+    """The answer to one question through the forwarded port. Raises requests.HTTPError when it is refused."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    body = {"model": MODEL, "messages": [{"role": "user", "content": question}], "max_tokens": 64, "temperature": 0}
+    response = requests.post(f"{API}/v1/chat/completions", json=body, headers=headers, timeout=120)
+    response.raise_for_status()
+    return str(response.json()["choices"][0]["message"]["content"])
+
+
+def environment_of(node: str, container: str) -> dict[str, str]:
+    """The environment of a container's process 1 as the kernel has it: what rank.py handed to the engine."""
+    pid = inspect(node, container)["State"]["Pid"]
+    text = on(node, f"tr '\\0' '\\n' </proc/{pid}/environ", root=True)
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
+def words_of(text: str) -> str:
+    """Printed text without colours and repeated white space, for asserting on sentences."""
+    return re.sub(r"\s+", " ", re.sub(r"\x1b\[[0-9;]*m", "", text))

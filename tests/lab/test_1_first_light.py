@@ -1,0 +1,115 @@
+"""From clean nodes to an answer, and what a converged pair holds still for."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tests.lab.pair import (
+    API,
+    NODES,
+    PROJECT_DIR,
+    Stack,
+    ask,
+    environment_of,
+    identities,
+    inspect,
+    on,
+    ranks,
+    words_of,
+)
+
+
+@pytest.fixture(scope="module")
+def first_up(stack: Stack) -> str:
+    return stack.up().text
+
+
+def test_one_up_takes_clean_nodes_to_an_answer(stack: Stack, first_up: str) -> None:
+    assert "4183" in ask()
+    served = requests.get(f"{API}/v1/models", timeout=60).json()["data"]
+    assert served[0]["id"] == "deepseek-v4-flash-dspark"
+    assert served[0]["max_model_len"] == 1048576
+
+
+def test_the_outputs_are_the_ranks_own_numbers(stack: Stack, first_up: str) -> None:
+    outputs = stack.outputs()
+    log = on("head", "docker logs spark-dev-rank0 2>&1")
+    pool = outputs["kv_pool"]
+    assert f"Available KV cache memory: {pool['kv_memory_gib']} GiB" in log
+    assert f"GPU KV cache size: {pool['kv_tokens']:,} tokens" in log
+    assert f"{pool['context_tokens']:,} tokens per request: {pool['max_concurrency']:.2f}x" in log
+    assert outputs["gid_index"] == {"head": 1, "worker": 2}
+    assert outputs["checkpoint"] == {"head": True, "worker": True}
+    assert outputs["image"] == ranks()[0]["Config"]["Image"]
+    assert outputs["generation"] == ranks()[1]["Config"]["Labels"]["spark.generation"]
+
+
+def test_each_rank_has_its_own_nodes_gid_index_and_no_empty_nccl_variable(stack: Stack, first_up: str) -> None:
+    found = [environment_of(node, f"spark-dev-rank{rank}") for rank, node in enumerate(NODES)]
+    assert [env["NCCL_IB_GID_INDEX"] for env in found] == ["1", "2"]
+    for env in found:
+        # the image bakes its builder's netdev for Gloo
+        assert env["GLOO_SOCKET_IFNAME"] == env["NCCL_SOCKET_IFNAME"] == "enp1s0f1np1"
+        assert [name for name, value in env.items() if name.startswith("NCCL_") and not value] == []
+
+
+def test_progress_and_the_first_answer_are_on_the_screen(first_up: str) -> None:
+    shown = words_of(first_up)
+    assert "loads shards" in shown
+    assert "What is 47 x 89? 4183" in shown
+
+
+def test_a_second_up_changes_nothing_and_restarts_nothing(stack: Stack, first_up: str) -> None:
+    before = identities()
+    stack.up(None, "--expect-no-changes")
+    assert identities() == before
+
+
+def test_a_changed_engine_setting_previews_as_exactly_two_replaced_ranks(stack: Stack, first_up: str) -> None:
+    def fewer_streams(cluster: dict[str, Any]) -> None:
+        cluster["engine"]["max_num_seqs"] = 4
+
+    steps = stack.steps(fewer_streams)
+    replaced = {name for name, operation in steps.items() if "replace" in operation}
+    assert replaced == {"head-engine", "worker-engine"}
+    assert steps["ready"] == "update"
+    assert set(steps) == {"head-engine", "worker-engine", "ready"}
+    shown = words_of(stack.preview(fewer_streams).text)
+    assert '"6" => "4"' in shown, "the flag's old and new value are readable"
+    assert '"24" => "16"' in shown, "and so is what is derived from it"
+
+
+def test_a_change_that_does_not_reach_the_ranks_replaces_nothing(stack: Stack, first_up: str) -> None:
+    def more_patience(cluster: dict[str, Any]) -> None:
+        cluster["readiness"]["timeout_s"] = 900
+
+    assert [name for name, operation in stack.steps(more_patience).items() if "replace" in operation] == []
+
+
+def test_ownership_is_a_label_and_the_ranks_hold_no_more_than_they_need(stack: Stack, first_up: str) -> None:
+    head, worker = ranks()
+    for rank, found in enumerate((head, worker)):
+        labels = found["Config"]["Labels"]
+        assert (labels["spark.stack"], labels["spark.rank"]) == ("dev", str(rank))
+        assert found["HostConfig"]["RestartPolicy"]["Name"] in ("", "no")
+        hub = next(mount for mount in found["Mounts"] if mount["Destination"] == "/cache/huggingface/hub")
+        assert hub["RW"] is False, "a rank cannot harm the checkpoint"
+    assert head["Config"]["Labels"]["spark.generation"] == worker["Config"]["Labels"]["spark.generation"]
+
+
+def test_neither_state_nor_labels_hold_a_secret_a_key_or_a_path_of_the_control_host(
+    stack: Stack, first_up: str
+) -> None:
+    state = stack.pulumi("stack", "export", "--stack", "dev").text
+    labels = json.dumps([inspect(node, f"spark-dev-rank{rank}")["Config"]["Labels"] for rank, node in enumerate(NODES)])
+    key = (PROJECT_DIR / ".lab" / "id_lab").read_text()
+    passphrase = (PROJECT_DIR / "lab" / "passphrase").read_text().strip()
+    for text in (state, labels):
+        assert "PRIVATE KEY" not in text
+        assert key.splitlines()[1] not in text
+        assert passphrase not in text
+        assert str(PROJECT_DIR) not in text
+        assert str(Path.home()) + "/" not in text

@@ -1,0 +1,88 @@
+"""An API key that nobody sees, what stops before any change, and what a destroy leaves behind."""
+
+import json
+from typing import Any
+
+import pytest
+import requests
+
+from tests.lab.pair import NODES, PROJECT_DIR, Stack, ask, identities, inspect, on, words_of
+
+KEY = "sk-lab-9f3b5c7d1e2a4860"
+
+
+def test_an_api_key_guards_the_endpoint_and_is_nowhere_to_be_read(stack: Stack) -> None:
+    stack.api_key = KEY
+    try:
+        shown = stack.up(lambda cluster: cluster["engine"].update(allow_unauthenticated_lan=False)).text
+    finally:
+        stack.api_key = None
+    with pytest.raises(requests.HTTPError, match="401"):
+        ask()
+    assert "4183" in ask(key=KEY)
+    texts = {
+        "the screen": shown,
+        "the state": stack.pulumi("stack", "export", "--stack", "dev").text,
+        "the stack file": (PROJECT_DIR / ".lab" / "test" / "Pulumi.changed.yaml").read_text(),
+    }
+    for rank, node in enumerate(NODES):
+        container = f"spark-dev-rank{rank}"
+        texts[f"docker inspect on {node}"] = json.dumps(inspect(node, container))
+        texts[f"the log on {node}"] = on(node, f"docker logs {container} 2>&1")
+        texts[f"argv of all processes on {node}"] = on(
+            node, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '", root=True, check=False
+        )
+    assert [where for where, text in texts.items() if KEY in text] == []
+    kept = on("head", "stat -c %a ~/.local/share/spark-stack/dev/secrets/api_key").strip()
+    assert kept == "600"
+
+
+def test_a_stack_file_with_five_mistakes_is_refused_with_five_lines(stack: Stack) -> None:
+    stack.up()
+    before = identities()
+
+    def five_mistakes(cluster: dict[str, Any]) -> None:
+        cluster["engine"]["max_num_seq"] = 6
+        cluster["engine"]["port"] = 70000
+        cluster["checkpoint"]["revision"] = "main"
+        cluster["nodes"][1]["fabric_ip"] = "ops@192.168.100.2"
+        cluster["fabric"] = {"gid_index": "08"}
+
+    done = stack.up(five_mistakes, check=False)
+    assert done.code != 0
+    first = done.text.index("the settings of this stack were refused:")
+    lines = done.text[first:].splitlines()[1:]
+    complaints = [
+        line.strip() for line in lines[: next(i for i, line in enumerate(lines) if not line.strip().count(": "))]
+    ]
+    paths = {complaint.split(":")[0] for complaint in complaints[:5]}
+    assert paths == {
+        "engine/max_num_seq", "engine/port", "checkpoint/revision", "nodes/1/fabric_ip", "fabric/gid_index",
+    }  # fmt: skip
+    assert identities() == before
+
+
+def test_destroy_removes_everything_of_ours_and_nothing_else(stack: Stack) -> None:
+    stack.up()
+    image = stack.outputs()["image"]
+    for node in NODES:
+        on(node, f"docker run -d --name bystander --entrypoint sleep {image} 3600")
+        on(node, "docker volume create kept; mkdir -p ~/.local/share/spark-stack-notes; touch ~/.local/share/kept")
+    shards = {
+        node: on(node, "find ~/.cache/huggingface -type f | sort | xargs sha256sum | sha256sum") for node in NODES
+    }
+    shown = words_of(stack.destroy().text)
+    assert "deleted" in shown
+    for node in NODES:
+        containers = on(node, "docker ps -a --format '{{.Names}}'").split()
+        assert containers == ["bystander"]
+        assert on(node, "docker volume ls -q").split() == ["kept"]
+        assert on(node, "find / -xdev -path '*spark-stack/dev*' 2>/dev/null", root=True, check=False).strip() == ""
+        assert on(node, "ls ~/.local/share").split() == ["kept", "spark-stack-notes"]
+        assert on(node, f"docker image inspect -f ok {image}").strip() == "ok", "the image stays"
+        after = on(node, "find ~/.cache/huggingface -type f | sort | xargs sha256sum | sha256sum")
+        assert after == shards[node], "the checkpoint stays, to the byte"
+        on(
+            node,
+            "docker rm -f bystander; docker volume rm kept; rm -r ~/.local/share/kept ~/.local/share/spark-stack-notes",
+        )

@@ -1,0 +1,160 @@
+"""The lab's commands short of a machine: words that are refused, faults, fabric addresses, waits, the status table."""
+
+import json
+from ipaddress import IPv4Interface
+
+import pytest
+
+from lab import cli, fabric, faults, report, status
+from lab.place import HEAD, NODES, WORKER, Place
+from lab.report import LabError
+
+
+def test_the_shipped_addresses_give_the_nodes_different_gid_indexes():
+    rows = {
+        node: [[str(address.ip) for address in port.addresses].index(f"192.168.{100 + at}.{node.rank + 1}") + 1
+               for at, port in enumerate(fabric.shipped_ports(node))]
+        for node in NODES
+    }  # fmt: skip
+    assert rows == {HEAD: [1, 1], WORKER: [2, 2]}
+
+
+def test_no_two_ports_of_a_node_share_a_network():
+    for node in NODES:
+        networks = [address.network for port in fabric.shipped_ports(node) for address in port.addresses]
+        assert not any(one.overlaps(two) for at, one in enumerate(networks) for two in networks[at + 1 :])
+
+
+def test_an_address_without_a_length_is_a_24():
+    assert fabric.parse_addresses(["10.9.9.2", "169.254.7.2/16"]) == [
+        IPv4Interface("10.9.9.2/24"),
+        IPv4Interface("169.254.7.2/16"),
+    ]
+
+
+def test_every_bad_address_is_named():
+    with pytest.raises(LabError) as refusal:
+        fabric.parse_addresses(["10.9.9.2", "10.9.9.300", "fe80::1", "10.9.9.2/16"])
+    words = str(refusal.value)
+    assert "10.9.9.300:" in words
+    assert "fe80::1:" in words
+    assert "10.9.9.2/16: given twice" in words
+
+
+@pytest.mark.parametrize(
+    ("first", "twin"),
+    [("192.168.100.2/24", "192.168.101.2/24"), ("169.254.7.2/16", "169.254.8.2/24"), ("10.9.9.2/30", "10.9.10.2/30")],
+)
+def test_the_twin_port_gets_the_next_network(first, twin):
+    assert str(fabric.on_twin(IPv4Interface(first))) == twin
+
+
+def test_faults_are_kept_by_rank_and_taken_away_one_by_one(tmp_path):
+    place = Place(tmp_path / "new" / "lab")
+    faults.put(place, 0, "slow")
+    faults.put(place, 1, "die-at-load")
+    assert json.loads(place.faults.read_text()) == {"0": "slow", "1": "die-at-load"}
+    faults.put(place, 0, "none")
+    assert faults.read(place) == {"1": "die-at-load"}
+    faults.clear(place)
+    assert json.loads(place.faults.read_text()) == {}
+
+
+def test_a_fault_that_the_stand_in_does_not_know_is_refused_with_those_it_knows(tmp_path):
+    with pytest.raises(LabError, match="die-at-load, hang-at-load"):
+        faults.put(Place(tmp_path), 0, "explode")
+    assert not Place(tmp_path).faults.exists()
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARK_LAB", str(tmp_path / "lab"))
+    monkeypatch.setenv("SPARK_STACK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("LAB_ACCEL", "tcg")
+    return Place(tmp_path / "lab")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["fault", "2", "slow"], "RANK is 0 or 1"),
+        (["fault", "clear", "slow"], "lab fault clear"),
+        (["reset"], "no state `clean`"),
+        (["snapshot", "clean"], "choose another name"),
+        (["ssh", "head", "true"], "head does not run: lab/lab up"),
+        (["power-cut", "worker"], "worker is off already"),
+        (["power-on", "worker"], "never started: lab/lab up"),
+        (["sudo", "head", "off"], "head does not run"),
+        (["addresses", "head"], "head does not run"),
+    ],
+)
+def test_a_command_that_cannot_work_says_why_and_the_way_out(lab, capsys, words, says):
+    assert cli.main(words) == 1
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["ssh", "tail"], ["cable", "away"], ["snapshot", "a b"], ["fault", "0", "explode"], []]
+)
+def test_wrong_words_are_usage_errors(lab, capsys, words):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    assert ended.value.code == 2
+
+
+def test_status_of_a_lab_that_was_never_up_is_a_table_and_a_failure(lab, capsys):
+    assert cli.main(["status"]) == 1
+    shown = capsys.readouterr().out
+    assert shown.count("not made") == 2
+    assert "states    none" in shown
+
+
+def test_an_unknown_accelerator_is_refused(lab, capsys, monkeypatch):
+    monkeypatch.setenv("LAB_ACCEL", "warp")
+    assert cli.main(["status"]) == 1
+    assert "LAB_ACCEL is 'warp': it may be kvm or tcg" in capsys.readouterr().err
+
+
+def test_a_gid_index_is_that_of_the_nodes_own_address_and_missing_ones_show():
+    tables = {"roceP2p1s0f1": [[1, "169.254.8.2"]], "rocep1s0f1": [[1, "169.254.7.2"], [2, "192.168.100.2"]]}
+    assert status.gid_indexes(WORKER, tables) == {"rocep1s0f1": "2", "roceP2p1s0f1": "none"}
+
+
+def clock(step: float):
+    """Time that passes by `step` whenever somebody looks."""
+    now = -step
+
+    def look() -> float:
+        nonlocal now
+        now += step
+        return now
+
+    return look
+
+
+def test_a_wait_ends_at_its_limit_with_its_name_and_the_evidence():
+    with pytest.raises(LabError, match=r"head: ssh: not within 5 s\n  last lines"):
+        report.wait_for(
+            "head: ssh", lambda: None, limit_s=5, evidence=lambda: "  last lines", sleep=lambda _: None, clock=clock(1)
+        )
+
+
+def test_a_long_wait_gives_a_sign_of_life(capsys):
+    answers = iter([None] * 30 + ["there"])
+    found = report.wait_for("head: ssh", lambda: next(answers), limit_s=60, sleep=lambda _: None, clock=clock(1))
+    assert found == "there"
+    said = capsys.readouterr().err
+    assert said.count("still waiting: head: ssh") == 3
+    assert "of at most 60 s" in said
+
+
+def test_work_on_both_machines_reports_every_failure():
+    def work(node):
+        raise LabError(f"{node.name} failed")
+
+    with pytest.raises(LabError, match="head failed\nworker failed"):
+        report.each(work, NODES)
+
+
+def test_results_come_in_the_order_of_the_machines():
+    assert report.each(lambda node: node.name, NODES) == ["head", "worker"]
