@@ -1,0 +1,262 @@
+"""The whole program under Pulumi's mocks: what it declares, from a shipped stack file and injected facts.
+
+No engine, no provider and no node: what they make of the declarations is tests/lab's to decide.
+"""
+
+import asyncio
+import copy
+import json
+import runpy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import pytest
+import yaml
+from pulumi.runtime import mocks as pulumi_mocks
+
+from components import facts, program, remote
+from components.base import PROJECT_DIR
+from components.ssh import Resolved
+from tests.program.pair import healthy, typed
+
+DIGEST = "sha256:" + "ab" * 32
+API_KEY, HF_TOKEN = "sk-0123456789abcdef", "hf_0123456789abcdef"
+NODE_HOME = "/home-of-a-node"
+FOLDER, HUB = f"{NODE_HOME}/.local/share/spark-stack/dev", f"{NODE_HOME}/.cache/huggingface/hub"
+LOOKUPS = {
+    "head": {"gid_index": 3, "hca": "=rocep1s0f1,roceP2p1s0f1", "ifname": "enp1s0f1np1"},
+    "worker": {"gid_index": 6, "hca": "=rocep1s0f1,roceP2p1s0f1", "ifname": "enp1s0f1np1"},
+}
+REPORT = {
+    "kv_memory_gib": 17.21,
+    "kv_tokens": 2_555_830,
+    "context_tokens": 1_048_576,
+    "max_concurrency": 2.44,
+    "served_s": 112.0,
+    "answer": "4183.",
+    "first_s": 0.5,
+    "warmup_s": [6.0, 5.9],
+    "settled": True,
+}
+SECRET = "4dabf18193072939515e22adb298388d"
+"""Key by which the SDK marks a dictionary as a wrapped value."""
+
+
+def plain(value: Any) -> Any:
+    """Inputs without the mocks' wrapping of secrets."""
+    if isinstance(value, dict):
+        return plain(value["value"]) if SECRET in value else {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list) else value
+
+
+def public(value: Any) -> Any:
+    """Inputs as the state shows them: what is marked secret is left out."""
+    if isinstance(value, dict):
+        return "[secret]" if SECRET in value else {key: public(item) for key, item in value.items()}
+    return [public(item) for item in value] if isinstance(value, list) else value
+
+
+@dataclass
+class Declared:
+    """One resource as the engine would be asked for it."""
+
+    kind: str
+    name: str
+    raw: dict[str, Any]
+    """Inputs with secrets wrapped."""
+    request: Any = None
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        found: dict[str, Any] = plain(self.raw)
+        return found
+
+    @property
+    def after(self) -> set[str]:
+        """Names of the resources it waits for."""
+        return {urn.split("::")[-1] for urn in self.request.dependencies}
+
+    @property
+    def replaced_with(self) -> list[str]:
+        return [urn.split("::")[-1] for urn in self.request.replace_with]
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {item["label"]: item["value"] for item in self.inputs["labels"]}
+
+    @property
+    def env(self) -> dict[str, str]:
+        return dict(item.split("=", 1) for item in self.inputs["envs"])
+
+
+@dataclass
+class Engine(pulumi_mocks.Mocks):
+    """Keeps what is declared, said and exported; answers as the scripts would."""
+
+    known: bool = True
+    """False: a preview of new resources, whose scripts have not run."""
+    declared: list[Declared] = field(default_factory=list)
+    outputs: dict[str, Any] = field(default_factory=dict)
+    said: list[tuple[str, str]] = field(default_factory=list)
+    """Level and text of each message to the user."""
+
+    def answer(self, name: str) -> str:
+        role, _, purpose = name.partition("-")
+        answers: dict[str, Any] = {"folder": {"folder": FOLDER, "hub": HUB}, "gid": LOOKUPS.get(role)}
+        if name == "ready":
+            return json.dumps(REPORT)
+        if purpose == "api-key":
+            return f"{role}-key-word"
+        return json.dumps(answers.get(purpose) or {"snapshot": "/x", "fetched": False})
+
+    def new_resource(self, args: pulumi_mocks.MockResourceArgs) -> tuple[str | None, dict[Any, Any]]:
+        self.declared.append(Declared(args.typ, args.name, copy.deepcopy(args.inputs)))
+        outputs = dict(args.inputs)
+        if args.typ.startswith("command:") and self.known:
+            outputs |= {"stdout": self.answer(args.name), "stderr": ""}
+        return f"{args.name}-id" if self.known else None, outputs
+
+    def call(self, args: pulumi_mocks.MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:
+        raise AssertionError(f"the program invokes {args.token}")
+
+    def one(self, name: str) -> Declared:
+        """A resource that is no component, nor a provider, by its name."""
+        [found] = [item for item in self.resources if item.name == name]
+        return found
+
+    @property
+    def resources(self) -> list[Declared]:
+        return [item for item in self.declared if not item.kind.startswith(("spark:", "pulumi:"))]
+
+    def of_kind(self, kind: str) -> list[Declared]:
+        return [item for item in self.declared if item.kind == kind]
+
+    @property
+    def ranks(self) -> list[Declared]:
+        """Containers in rank order."""
+        return sorted(self.of_kind("docker:index/container:Container"), key=lambda item: item.labels["spark.rank"])
+
+
+class Monitor(pulumi_mocks.MockMonitor):
+    """Keeps each raw request too: resource options are in no mock argument."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.engine = engine
+
+    def RegisterResource(self, request: Any) -> Any:
+        # the SDK would give this thread a loop and leave it open
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        try:
+            response = super().RegisterResource(request)
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+        for item in self.engine.declared:
+            if (item.kind, item.name) == (request.type, request.name):
+                item.request = request
+        return response
+
+
+@dataclass
+class Runner:
+    """Runs __main__.py; every call is a program of its own."""
+
+    folder: Path
+    patch: pytest.MonkeyPatch
+    loop: asyncio.AbstractEventLoop
+
+    def __call__(
+        self,
+        stack: str = "dev",
+        change: Callable[[dict[str, Any]], object] | None = None,
+        documents: list[dict[str, Any]] | None = None,
+        secrets: dict[str, str] | None = None,
+        others: dict[str, str] | None = None,
+        engine: Engine | None = None,
+        gather: Callable[..., Any] | None = None,
+    ) -> Engine:
+        """`change` edits the shipped cluster, `documents` are the nodes' facts, `others` further keys of the stack.
+
+        `gather` stands in for reading the nodes.
+        """
+        engine = engine or Engine()
+        config = yaml.safe_load((PROJECT_DIR / f"Pulumi.{stack}.yaml").read_text())["config"]
+        if change:
+            change(config["spark-stack:cluster"])
+        found = [typed(document) for document in documents or healthy("x86_64" if stack == "dev" else "aarch64")]
+        with self.patch.context() as patch:
+            patch.setattr(facts, "gather", gather or (lambda *_: found))
+            patch.setattr(program, "PROJECT_DIR", self.folder)
+            patch.setattr(pulumi.log, "info", lambda text, *_: engine.said.append(("info", text)))
+            patch.setattr(pulumi.log, "warn", lambda text, *_: engine.said.append(("warning", text)))
+            values = {name: json.dumps(value) for name, value in config.items() if name.startswith("spark-stack:")}
+            values |= {f"spark-stack:{name}": value for name, value in {**(secrets or {}), **(others or {})}.items()}
+            patch.setenv("PULUMI_CONFIG", json.dumps(values))
+            pulumi.runtime.set_all_config(values, [f"spark-stack:{name}" for name in secrets or {}])
+            # the SDK takes the thread's loop, which another test's asyncio.run has closed
+            asyncio.set_event_loop(self.loop)
+            monitor = Monitor(engine)
+            pulumi.runtime.set_mocks(
+                engine, project="spark-stack", stack=stack, preview=not engine.known, monitor=monitor
+            )
+
+            def main() -> pulumi.Output[None]:
+                runpy.run_path(str(PROJECT_DIR / "__main__.py"), run_name="__main__")
+                exported = pulumi.runtime.get_root_resource().outputs  # type: ignore[union-attr]
+                return pulumi.Output.all(**exported).apply(engine.outputs.update)
+
+            pulumi.runtime.test(main)()
+        return engine
+
+    def refused(self, *arguments: Any, **options: Any) -> tuple[list[str], Engine]:
+        """The lines of a run that must stop before its first resource."""
+        engine = options.setdefault("engine", Engine())
+        with pytest.raises(pulumi.RunError) as caught:
+            self(*arguments, **options)
+        assert engine.declared == []
+        return str(caught.value).splitlines(), engine
+
+
+@pytest.fixture(scope="session")
+def run_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    """The program on this machine, whose ssh program and keys are never asked."""
+    folder = tmp_path_factory.mktemp("project")
+    (folder / ".lab").mkdir()
+    (folder / ".lab/runtime-image.digest").write_text(DIGEST + "\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(program, "resolve", lambda target: Resolved(target.host, "ops", 22, [], []))
+        patch.setattr(remote, "key_file", lambda resolved: None)
+        patch.setattr(remote, "host_key", lambda resolved: f"ssh-ed25519 AAAA-{resolved.host}")
+        loop = asyncio.new_event_loop()
+        yield Runner(folder, patch, loop)
+        loop.close()
+
+
+@pytest.fixture(scope="session")
+def dev(run_program: Runner) -> Engine:
+    """The lab's stack as shipped, on a healthy pair without a rank."""
+    return run_program("dev")
+
+
+@pytest.fixture(scope="session")
+def example(run_program: Runner) -> Engine:
+    """The example of a real pair as shipped."""
+    return run_program("example")
+
+
+@pytest.fixture(scope="session")
+def secretive(run_program: Runner) -> Engine:
+    """The lab's stack with both secrets."""
+    return run_program("dev", secrets={"api_key": API_KEY, "hf_token": HF_TOKEN})
+
+
+@pytest.fixture
+def engine(stack: str, request: pytest.FixtureRequest) -> Engine:
+    """The stack that a test's parameter names, as shipped."""
+    found: Engine = request.getfixturevalue(stack)
+    return found

@@ -1,0 +1,184 @@
+"""The pair as one unit: its two containers, when they are kept, and what replaces them."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from components.base import PROJECT_DIR
+from tests.program.conftest import DIGEST, FOLDER, HUB, Engine, Runner
+from tests.program.pair import document, healthy, rank_container
+from tests.unit.recipe import BOTH_RANKS, DSPARK_HEAD, DSPARK_WORKER
+
+BOTH = pytest.mark.parametrize("stack", ["dev", "example"])
+
+
+@BOTH
+def test_the_worker_starts_before_the_head_and_neither_is_replaced_alone(engine: Engine):
+    head, worker = engine.ranks
+    assert "worker-engine" in head.after and "head-engine" not in worker.after
+    assert (head.replaced_with, worker.replaced_with) == (["worker-engine"], [])
+    for rank in (head, worker):
+        assert rank.request.deleteBeforeReplace and rank.request.deleteBeforeReplaceDefined
+    assert head.labels["spark.after"] == "worker-engine-id"
+
+
+@BOTH
+def test_ranks_carry_whose_they_are_and_what_they_were_started_from(engine: Engine):
+    head, worker = engine.ranks
+    assert [rank.inputs["name"] for rank in engine.ranks] == [
+        f"spark-{head.labels['spark.stack']}-rank{number}" for number in (0, 1)
+    ]
+    assert (head.labels["spark.rank"], worker.labels["spark.rank"]) == ("0", "1")
+    for label in ("spark.stack", "spark.generation", "spark.spec"):
+        assert head.labels[label] == worker.labels[label]
+    assert set(worker.labels) == {"spark.stack", "spark.rank", "spark.generation", "spark.spec"}
+
+
+def test_a_rank_is_this_container(dev: Engine):
+    head, worker = (dict(rank.inputs) for rank in dev.ranks)
+    for inputs in (head, worker):
+        for own in ("labels", "uploads", "envs", "name", "command"):
+            del inputs[own]
+    health = head.pop("healthcheck")
+    assert head == worker
+    assert head == {
+        "image": f"10.0.2.2:5000/anemll/dspark-vllm-gx10@{DIGEST}",
+        "entrypoints": ["/usr/bin/python3", "/opt/spark/rank.py"],
+        "networkMode": "host",
+        "ipcMode": "host",
+        "gpus": "all",
+        "devices": [{"hostPath": "/dev/infiniband"}],
+        "ulimits": [
+            {"name": "memlock", "soft": -1, "hard": -1},
+            {"name": "stack", "soft": 67108864, "hard": 67108864},
+        ],
+        "restart": "no",
+        "mustRun": True,
+        "destroyGraceSeconds": 10,
+        "logDriver": "json-file",
+        "logOpts": {"max-size": "50m", "max-file": "3"},
+        "mounts": [
+            {
+                "type": "bind",
+                "source": f"{FOLDER}/cache/abababababab",
+                "target": "/cache/huggingface",
+                "readOnly": False,
+            },
+            {"type": "bind", "source": HUB, "target": "/cache/huggingface/hub", "readOnly": True},
+            {"type": "bind", "source": f"{FOLDER}/tmp", "target": "/tmp", "readOnly": False},
+        ],
+    }
+    assert health == {
+        "tests": [
+            "CMD",
+            "/usr/bin/python3",
+            "-c",
+            "import urllib.request as r; r.urlopen('http://127.0.0.1:8888/health', timeout=5)",
+        ],
+        "interval": "30s",
+        "timeout": "10s",
+        "startPeriod": "8m0s",
+        "retries": 3,
+    }
+
+
+def test_a_ranks_command_and_environment_are_those_that_render_shows(dev: Engine):
+    def here(argv: list[str]) -> list[str]:
+        changed = {"198.51.100.1": "192.168.100.1"}
+        argv = [changed.get(word, word) for word in argv]
+        argv[argv.index("--host") + 1] = "0.0.0.0"
+        return argv
+
+    head, worker = dev.ranks
+    assert (head.inputs["command"], worker.inputs["command"]) == (here(DSPARK_HEAD), here(DSPARK_WORKER))
+    assert head.env == {**BOTH_RANKS, "VLLM_HOST_IP": "192.168.100.1"}
+    assert worker.env == {**BOTH_RANKS, "VLLM_HOST_IP": "192.168.100.2"}
+    assert head.inputs["envs"] == sorted(head.inputs["envs"])
+
+
+def test_a_rank_brings_its_own_first_process_with_all_it_imports(dev: Engine):
+    for number, rank in enumerate(dev.ranks):
+        files = {item["file"]: item["content"] for item in rank.inputs["uploads"]}
+        assert {"/opt/spark/rank.py", "/opt/spark/resolve_gid.py", "/opt/spark/checkpoint_files.py"} <= set(files)
+        for path, text in files.items():
+            if path != "/opt/spark/start.json":
+                assert text == (PROJECT_DIR / "scripts/node" / path.split("/")[-1]).read_text()
+        assert json.loads(files["/opt/spark/start.json"])["rank"] == number
+
+
+# --- the live pair ---
+
+
+def live(spec: str, **changed: Any) -> list[dict[str, Any]]:
+    documents = healthy("x86_64")
+    for rank, node in enumerate(documents):
+        node["containers"] = [rank_container("dev", rank, spec=spec, **changed)]
+    return documents
+
+
+def test_a_live_pair_keeps_its_generation_through_a_change_that_reaches_no_rank(dev: Engine, run_program: Runner):
+    spec = dev.ranks[0].labels["spark.spec"]
+    engine = run_program("dev", lambda cluster: cluster["readiness"].update(timeout_s=700), documents=live(spec))
+    assert [rank.labels["spark.generation"] for rank in engine.ranks] == ["aaaa1111"] * 2
+    assert engine.said == []
+
+
+def test_a_changed_setting_of_the_engine_is_another_spec_and_a_new_generation_with_its_reason(
+    dev: Engine, run_program: Runner
+):
+    spec = dev.ranks[0].labels["spark.spec"]
+    engine = run_program("dev", lambda cluster: cluster["engine"].update(max_num_seqs=4), documents=live(spec))
+    head, worker = engine.ranks
+    assert head.labels["spark.spec"] == worker.labels["spark.spec"] != spec
+    assert head.labels["spark.generation"] == worker.labels["spark.generation"] != "aaaa1111"
+    [(level, text)] = engine.said
+    assert level == "info" and text.endswith("the ranks were started from other settings")
+
+
+def test_a_setting_of_one_node_alone_is_another_spec_of_both_ranks(dev: Engine, run_program: Runner):
+    """Else the head would be replaced alone."""
+    engine = run_program("dev", lambda cluster: cluster["nodes"][0].update(hf_cache="/raid/hf"))
+    assert {rank.labels["spark.spec"] for rank in engine.ranks}.isdisjoint({dev.ranks[0].labels["spark.spec"]})
+
+
+def test_a_dead_rank_replaces_both_with_its_reason(dev: Engine, run_program: Runner):
+    documents = live(dev.ranks[0].labels["spark.spec"])
+    documents[1]["containers"][0].update(running=False, exit_code=0)
+    engine = run_program("dev", documents=documents)
+    assert {rank.labels["spark.generation"] for rank in engine.ranks}.isdisjoint({"aaaa1111"})
+    assert engine.said[0][1].endswith("worker's rank ended with exit code 0")
+
+
+# --- the fabric's modes ---
+
+
+def test_a_pinned_index_is_each_nodes_own_looked_up_one(run_program: Runner):
+    engine = run_program("dev", lambda cluster: cluster.update(fabric={"gid_index": "pin"}))
+    assert [rank.env["NCCL_IB_GID_INDEX"] for rank in engine.ranks] == ["3", "6"]
+    assert engine.one("head-engine").after >= {"head-gid"}
+
+
+def test_a_resolved_index_is_no_part_of_the_container(dev: Engine):
+    """Else a drift would replace a healthy pair."""
+    assert all("NCCL_IB_GID_INDEX" not in rank.env for rank in dev.ranks)
+
+
+@pytest.mark.parametrize(("gid_index", "found"), [("unset", None), (3, "3")])
+def test_any_other_mode_never_takes_over_the_looked_up_index(gid_index: object, found: str | None, run_program: Runner):
+    documents = [document(1, 3, arch="x86_64"), document(2, 3, arch="x86_64")]
+    engine = run_program("dev", lambda cluster: cluster.update(fabric={"gid_index": gid_index}), documents=documents)
+    assert [rank.env.get("NCCL_IB_GID_INDEX") for rank in engine.ranks] == [found] * 2
+
+
+def test_the_lookup_runs_again_after_a_boot_and_when_the_table_moved(dev: Engine, run_program: Runner):
+    before = dev.one("head-gid").inputs["create"]
+    assert re.match(r": 'boot [0-9a-f]{8} table [0-9a-f]{8}'; ", before)
+    booted, moved = healthy("x86_64"), healthy("x86_64")
+    booted[0]["boot_id"] = "another"
+    moved[0]["hcas"][0]["rows"][0]["index"] = moved[0]["hcas"][1]["rows"][0]["index"] = 5
+    booted_engine, moved_engine = (run_program("dev", documents=nodes) for nodes in (booted, moved))
+    lines = {engine.one("head-gid").inputs["create"] for engine in (booted_engine, moved_engine)}
+    assert len({before, *lines}) == 3
+    assert booted_engine.one("worker-gid").inputs["create"] == dev.one("worker-gid").inputs["create"]

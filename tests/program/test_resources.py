@@ -1,0 +1,250 @@
+"""What the shipped stack files declare, in which order, with which options."""
+
+import json
+import re
+import shlex
+
+import pytest
+
+from components.engine import probe_host
+from components.node_script import payload
+from components.outputs import api_host
+from tests.program.conftest import API_KEY, DIGEST, REPORT, Engine, Runner
+from tests.program.pair import healthy
+from tests.unit.stacks import cluster
+
+BOTH = pytest.mark.parametrize("stack", ["dev", "example"])
+SCRIPTS = {
+    "head-folder": "our_folder",
+    "head-gid": "resolve_gid",
+    "head-image-pull": "pull_image",
+    "head-checkpoint": "fetch_checkpoint",
+    "worker-folder": "our_folder",
+    "worker-gid": "resolve_gid",
+    "worker-image-pull": "pull_image",
+    "worker-checkpoint": "fetch_checkpoint",
+}
+REMOTE = "command:remote:Command"
+
+
+@BOTH
+def test_the_shipped_stack_declares_these_resources_and_no_others(engine: Engine):
+    found = sorted(
+        (item.kind.split(":")[-1], item.name) for item in engine.declared if item.kind != "pulumi:pulumi:Stack"
+    )
+    assert found == sorted(
+        [
+            *(("Node", role) for role in ("head", "worker")),
+            *(("docker", role) for role in ("head", "worker")),
+            *(
+                (kind, f"{role}-{kind.lower()}")
+                for kind in ("Fabric", "Image", "Checkpoint")
+                for role in ("head", "worker")
+            ),
+            *(("RemoteImage", f"{role}-image") for role in ("head", "worker")),
+            *(("Command", name) for name in [*SCRIPTS, "ready"]),
+            *(("Container", f"{role}-engine") for role in ("head", "worker")),
+            ("Engine", "engine"),
+            ("Readiness", "readiness"),
+        ]
+    )
+
+
+@BOTH
+def test_every_resource_lies_under_a_component(engine: Engine):
+    for item in engine.resources:
+        assert item.request.parent.split("::")[-2].split("$")[-1].startswith("spark:"), item.name
+
+
+# --- the scripts on the nodes ---
+
+
+@BOTH
+@pytest.mark.parametrize(("name", "script"), SCRIPTS.items())
+def test_a_script_goes_to_its_node_on_stdin_under_a_limit(name: str, script: str, engine: Engine):
+    inputs = engine.one(name).inputs
+    assert inputs["stdin"] == payload(script)
+    for verb in ("create", "update", "delete"):
+        if verb in inputs:
+            assert re.match(r"(: '[^']*'; )?timeout -k 10 \d+ python3 -I - '\{.*\}'$", inputs[verb])
+
+
+@BOTH
+def test_our_folder_is_new_only_where_the_state_knows_none_and_goes_with_the_stack(engine: Engine):
+    inputs = engine.one("worker-folder").inputs
+    said = {verb: json.loads(shlex.split(inputs[verb])[-1]) for verb in ("create", "update", "delete")}
+    assert [(verb, words["action"], words.get("new")) for verb, words in said.items()] == [
+        ("create", "make", True),
+        ("update", "make", None),
+        ("delete", "remove", None),
+    ]
+
+
+@BOTH
+def test_a_connection_checks_the_host_key_and_tries_once(engine: Engine):
+    hosts = {"dev": ("lab-head", "lab-worker"), "example": ("spark-a.example.net", "spark-b.example.net")}
+    seen = set()
+    for item in engine.of_kind(REMOTE):
+        connection = item.inputs["connection"]
+        seen.add(connection["host"])
+        assert connection["hostKey"] == f"ssh-ed25519 AAAA-{connection['host']}"
+        assert (connection["user"], connection["dialErrorLimit"], connection["perDialTimeout"]) == ("ops", 1, 20)
+        assert "privateKey" not in connection, "an agent's key is nobody's to store"
+    assert seen in [set(pair) for pair in hosts.values()]
+
+
+@BOTH
+def test_a_scripts_result_is_data_and_its_words_are_shown(engine: Engine):
+    for item in engine.of_kind(REMOTE):
+        assert (item.inputs["logging"], item.inputs["addPreviousOutputInEnv"]) == ("stderr", False), item.name
+        assert "environment" not in item.inputs, "sshd refuses variables that it was not told to accept"
+
+
+@BOTH
+def test_what_undoes_itself_on_removal_is_removed_before_it_is_made_anew(engine: Engine):
+    """A replaced command is deleted last, else: its removal would undo the new one."""
+    for item in engine.of_kind(REMOTE):
+        assert item.request.deleteBeforeReplace == ("delete" in item.inputs), item.name
+
+
+@BOTH
+def test_the_docker_provider_uses_the_ssh_program_without_a_prompt(engine: Engine):
+    for provider in engine.of_kind("pulumi:providers:docker"):
+        words = json.loads(provider.inputs["sshOpts"])
+        assert {"BatchMode=yes", "StrictHostKeyChecking=yes", "ControlMaster=auto", "ConnectTimeout=8"} <= set(words)
+
+
+def test_the_docker_provider_of_a_node_is_the_nodes_own(dev: Engine, example: Engine):
+    def hosts(engine: Engine) -> dict[str, str]:
+        return {item.name: item.inputs["host"] for item in engine.of_kind("pulumi:providers:docker")}
+
+    assert hosts(dev) == {"head": "ssh://lab-head", "worker": "ssh://lab-worker"}
+    assert hosts(example) == {"head": "ssh://ops@spark-a.example.net", "worker": "ssh://ops@spark-b.example.net"}
+    for engine in (dev, example):
+        for role in ("head", "worker"):
+            for name in (f"{role}-image", f"{role}-engine"):
+                assert f"::{role}::" in engine.one(name).request.provider
+
+
+@BOTH
+def test_nothing_starts_before_what_it_needs(engine: Engine):
+    for role in ("head", "worker"):
+        assert engine.one(f"{role}-gid").after == {f"{role}-folder"}
+        assert engine.one(f"{role}-image-pull").after == {f"{role}-folder"}
+        assert engine.one(f"{role}-image").after == {f"{role}-image-pull"}
+        assert engine.one(f"{role}-checkpoint").after == {f"{role}-folder", f"{role}-image"}
+        needed = {f"{role}-{name}" for name in ("gid", "image", "checkpoint", "folder")}
+        assert needed <= engine.one(f"{role}-engine").after
+
+
+@BOTH
+def test_images_are_pinned_and_stay(engine: Engine):
+    for image in engine.of_kind("docker:index/remoteImage:RemoteImage"):
+        assert re.fullmatch(r"\S+@sha256:[0-9a-f]{64}", image.inputs["name"])
+        assert image.inputs["keepLocally"] is True
+        assert engine.one(image.name.replace("-image", "-engine")).inputs["image"] == image.inputs["name"]
+
+
+# --- readiness and outputs ---
+
+
+@BOTH
+def test_the_gate_opens_after_every_rank_and_runs_again_for_other_ranks(engine: Engine):
+    ready = engine.one("ready")
+    assert ready.after == {"head-engine", "worker-engine"}
+    assert ready.inputs["environment"]["SPARK_RANKS"] == "head-engine-id,worker-engine-id"
+    assert "triggers" not in ready.inputs, "a trigger would show it as replaced beside the ranks"
+    assert ready.inputs["logging"] == "stderr"
+    watched = json.loads(ready.inputs["environment"]["SPARK_WAIT"])
+    assert [node["role"] for node in watched["nodes"]] == ["head", "worker"]
+    assert watched["base_url"] == "http://127.0.0.1:8888"
+
+
+def test_the_outputs_are_what_a_person_and_a_script_ask_for(dev: Engine):
+    assert {name: value for name, value in dev.outputs.items() if name != "generation"} == {
+        "api_url": "http://127.0.0.1:8888/v1",
+        "models": ["deepseek-v4-flash-dspark"],
+        "kv_pool": {
+            "kv_memory_gib": 17.21,
+            "kv_tokens": 2_555_830,
+            "context_tokens": 1_048_576,
+            "max_concurrency": 2.44,
+        },
+        "gid_index": {"head": 3, "worker": 6},
+        "hca": {"head": "=rocep1s0f1,roceP2p1s0f1", "worker": "=rocep1s0f1,roceP2p1s0f1"},
+        "image": f"10.0.2.2:5000/anemll/dspark-vllm-gx10@{DIGEST}",
+        "model": {
+            "repo": "deepseek-ai/DeepSeek-V4-Flash-DSpark",
+            "revision": "3c5ed1f0a94b27d86ef1a0b9c2d4e87f5a6b0c13",
+        },
+        "checkpoint": {"head": True, "worker": True},
+        "start": {name: REPORT.get(name) for name in dev.outputs["start"]},
+    }
+    assert dev.outputs["generation"] == dev.ranks[0].labels["spark.generation"]
+
+
+@pytest.mark.parametrize(
+    ("host", "api", "probe"),
+    [
+        ("127.0.0.1", "127.0.0.1", "127.0.0.1"),
+        ("0.0.0.0", "198.51.100.1", "127.0.0.1"),
+        ("::", "198.51.100.1", "[::1]"),
+        ("2001:db8::10", "[2001:db8::10]", "[2001:db8::10]"),
+        ("192.0.2.10", "192.0.2.10", "192.0.2.10"),
+        ("spark-a.example.net", "spark-a.example.net", "spark-a.example.net"),
+    ],
+)
+def test_clients_and_probes_ask_where_the_server_is_bound(host: str, api: str, probe: str):
+    """I5."""
+    stack = cluster(change={"engine": {"host": host, "allow_unauthenticated_lan": True}})
+    assert (api_host(stack), probe_host(host)) == (api, probe)
+
+
+def test_an_address_that_is_bound_reaches_output_probe_and_health_check(run_program: Runner):
+    engine = run_program("dev", lambda cluster: cluster["engine"].update(host="2001:db8::10", port=9000))
+    url = "http://[2001:db8::10]:9000"
+    assert engine.outputs["api_url"] == f"{url}/v1"
+    assert json.loads(engine.one("ready").inputs["environment"]["SPARK_WAIT"])["base_url"] == url
+    assert f"{url}/health" in engine.ranks[0].inputs["healthcheck"]["tests"][-1]
+
+
+# --- a preview before anything exists ---
+
+
+def test_a_first_preview_shows_every_resource_with_nothing_known_of_the_nodes(run_program: Runner):
+    engine = run_program("dev", engine=Engine(known=False))
+    assert [item.name for item in (*engine.ranks, engine.one("ready"))] == ["head-engine", "worker-engine", "ready"]
+
+
+# --- repairs ---
+
+
+def test_a_whole_node_triggers_nothing_and_keeps_what_the_state_has(dev: Engine):
+    for name in SCRIPTS:
+        command = dev.one(name)
+        assert "triggers" not in command.inputs and "triggers" in command.request.ignoreChanges, name
+
+
+def test_what_the_facts_miss_is_a_trigger_in_words_on_that_node_alone(run_program: Runner):
+    documents = healthy("x86_64")
+    documents[1].update(
+        checkpoint={"gaps": ["model-00007-of-00048.safetensors is missing", "another"]}, image={"present": False}
+    )
+    engine = run_program("dev", documents=documents)
+    words = {
+        "worker-checkpoint": "model-00007-of-00048.safetensors is missing and 1 more",
+        "worker-image-pull": "the image is missing",
+    }
+    for name in SCRIPTS:
+        command = engine.one(name)
+        triggered = [trigger.split(" (generation ")[0] for trigger in command.inputs.get("triggers", [])]
+        assert triggered == ([words[name]] if name in words else []), name
+        assert ("triggers" in command.request.ignoreChanges) == (name not in words), name
+
+
+def test_a_folder_that_is_gone_is_made_again_with_all_that_lies_in_it(run_program: Runner):
+    documents = healthy("x86_64")
+    documents[1]["folder"] = False
+    engine = run_program("dev", documents=documents, secrets={"api_key": API_KEY})
+    triggered = {item.name for item in engine.of_kind("command:remote:Command") if "triggers" in item.inputs}
+    assert triggered == {"worker-folder", "worker-image-pull", "worker-api-key"}

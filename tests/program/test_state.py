@@ -1,0 +1,144 @@
+"""What the state would hold: no secret in clear, no key, nothing of the control host."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components import remote
+from components.base import PROJECT_DIR
+from components.ssh import Resolved, SshError, Target
+from tests.program.conftest import API_KEY, FOLDER, HF_TOKEN, Declared, Engine, Runner, plain, public
+
+PRIVATE = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\n-----END OPENSSH PRIVATE KEY-----\n"
+
+
+def text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def holders(engine: Engine, words: str, shown: Any = plain) -> set[tuple[str, str]]:
+    """(resource, input) pairs whose value holds the words."""
+    return {
+        (item.name, name)
+        for item in engine.declared
+        for name, value in item.raw.items()
+        if json.dumps(words)[1:-1] in text(shown(value))
+    }
+
+
+@pytest.mark.parametrize("stack", ["dev", "example", "secretive"])
+def test_nothing_of_the_control_host_is_in_any_input(stack: str, request: pytest.FixtureRequest):
+    engine: Engine = request.getfixturevalue(stack)
+    paths = [str(PROJECT_DIR), f"{Path.home()}/", "pytest"]
+    assert [path for path in paths if holders(engine, path)] == []
+
+
+def test_where_a_resource_was_declared_names_files_of_the_project_alone(dev: Engine):
+    """The SDK sends the interpreter's and the packages' folders too, and the state keeps them."""
+    requests = [item.request for item in dev.declared if item.kind != "pulumi:pulumi:Stack"]
+    named = [frame.pc.uri for request in requests for frame in request.stackTrace.frames]
+    named += [request.sourcePosition.uri for request in requests if request.sourcePosition.uri]
+    assert f"{PROJECT_DIR.as_uri()}/components/engine.py" in named
+    assert [uri for uri in named if not uri.startswith(f"{PROJECT_DIR.as_uri()}/") or "/.venv/" in uri] == []
+
+
+def test_the_api_key_is_in_the_scripts_that_write_it_and_marked_secret_there(secretive: Engine):
+    assert holders(secretive, API_KEY) == {("head-api-key", "stdin"), ("worker-api-key", "stdin")}
+    assert holders(secretive, API_KEY, public) == set()
+
+
+def test_the_hub_token_is_in_the_downloads_and_marked_secret_there(secretive: Engine):
+    assert holders(secretive, HF_TOKEN) == {("head-checkpoint", "stdin"), ("worker-checkpoint", "stdin")}
+    assert holders(secretive, HF_TOKEN, public) == set()
+
+
+def test_what_a_script_with_a_secret_says_is_secret_too(secretive: Engine):
+    """pulumi-command does not mark it so by itself."""
+    for item in secretive.of_kind("command:remote:Command"):
+        marked = {"stdout", "stderr"} <= set(item.request.additionalSecretOutputs)
+        assert marked == item.name.endswith(("-api-key", "-checkpoint")), item.name
+
+
+def test_no_output_of_the_stack_holds_a_secret(secretive: Engine):
+    assert API_KEY not in text(secretive.outputs) and HF_TOKEN not in text(secretive.outputs)
+    assert secretive.outputs["checkpoint"] == {"head": True, "worker": True}
+
+
+def test_a_rank_has_its_key_as_a_file_that_it_may_only_read(secretive: Engine, dev: Engine):
+    keyed, bare = secretive.ranks[0].inputs, dev.ranks[0].inputs
+    added = [mount for mount in keyed["mounts"] if mount not in bare["mounts"]]
+    assert added == [
+        {
+            "type": "bind",
+            "source": f"{FOLDER}/secrets",
+            "target": "/run/spark",
+            "readOnly": True,
+        }
+    ]
+    assert (keyed["command"], keyed["envs"]) == (bare["command"], bare["envs"])
+
+
+def test_another_key_is_seen_by_the_word_of_its_writing_and_by_nothing_made_from_it(
+    secretive: Engine, run_program: Runner
+):
+    """A hash of the key in a label could be guessed at by everyone on the node."""
+    assert [rank.labels["spark.secret"] for rank in secretive.ranks] == ["head-key-word", "worker-key-word"]
+    other = run_program("dev", secrets={"api_key": "sk-another", "hf_token": HF_TOKEN})
+    for before, after in zip(secretive.ranks, other.ranks, strict=True):
+        assert before.labels["spark.spec"] == after.labels["spark.spec"]
+
+
+def test_the_engine_waits_for_the_key_it_reads(secretive: Engine):
+    for role in ("head", "worker"):
+        assert f"{role}-api-key" in secretive.one(f"{role}-engine").after
+
+
+def test_without_secrets_no_key_is_declared(dev: Engine):
+    assert [item.name for item in dev.resources if "key" in item.name] == []
+    assert all("spark.secret" not in rank.labels for rank in dev.ranks)
+
+
+# --- SSH keys ---
+
+
+def commands(engine: Engine) -> list[Declared]:
+    return engine.of_kind("command:remote:Command")
+
+
+def test_a_key_file_is_stored_as_a_secret_and_an_agents_key_not_at_all(
+    run_program: Runner, dev: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """P4."""
+    file = tmp_path / "id_ed25519"
+    file.write_text(PRIVATE)
+    monkeypatch.setattr(remote, "key_file", lambda resolved: file)
+    engine = run_program("dev")
+    assert holders(engine, PRIVATE) == {(item.name, "connection") for item in commands(engine)}
+    assert holders(engine, "PRIVATE KEY", public) == set()
+    assert holders(engine, str(tmp_path)) == set()
+    assert holders(dev, "PRIVATE KEY") == set()
+
+
+def test_a_jump_host_is_checked_and_reached_like_a_node(run_program: Runner, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(
+        "components.program.resolve",
+        lambda target: Resolved(target.host, "ops", 22, [], [], proxy_jump="jump@bastion.example.net:2200"),
+    )
+    monkeypatch.setattr(remote, "resolve", lambda target: Resolved(target.host, target.user, target.port, [], []))
+    for item in commands(run_program("dev")):
+        assert item.inputs["connection"]["proxy"] == {
+            "host": "bastion.example.net",
+            "port": 2200,
+            "user": "jump",
+            "hostKey": "ssh-ed25519 AAAA-bastion.example.net",
+            "dialErrorLimit": 1,
+            "perDialTimeout": 20,
+        }
+
+
+def test_a_chain_of_jump_hosts_is_refused_in_words():
+    """The command provider goes through one host only."""
+    with pytest.raises(SshError, match=r"ProxyJump a,b of x is a chain"):
+        remote.proxy(Target("x"), "a,b")

@@ -1,0 +1,77 @@
+"""Programs that stand in for `docker`, `ssh` and the like: they keep what they were called with and answer as told."""
+
+import contextlib
+import io
+import json
+import os
+import runpy
+import stat
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from components.node_script import SCRIPTS
+
+KEEP = """#!/bin/sh
+printf '%s\\0' "$@" >>'{log}'
+printf '\\1\\0' >>'{log}'
+{does}
+"""
+
+
+class Recorder:
+    """A folder in front of PATH."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True)
+
+    @property
+    def path(self) -> str:
+        return f"{self.folder}:/usr/bin:/bin"
+
+    def answer(self, name: str, does: str = "") -> None:
+        """Make a program; `does` is what its shell does after the call was kept."""
+        file = self.folder / name
+        file.write_text(KEEP.format(log=self.folder / f"{name}.calls", does=does))
+        file.chmod(file.stat().st_mode | stat.S_IXUSR)
+
+    def calls(self, name: str) -> list[list[str]]:
+        """argv, without the program, of each call so far."""
+        log = self.folder / f"{name}.calls"
+        calls = log.read_text().split("\1\0")[:-1] if log.exists() else []
+        return [call.split("\0")[:-1] for call in calls]
+
+
+def run_shipped(
+    name: str, inputs: dict[str, Any] | None = None, *arguments: str, apart: bool = False, **env: str
+) -> "subprocess.CompletedProcess[str]":
+    """A file of scripts/node, run whole with this environment and no other.
+
+    `apart` runs it as a process of its own with nothing but the standard library, which takes ten times as long.
+    """
+    script = str(SCRIPTS / f"{name}.py")
+    words = [*([json.dumps(inputs)] if inputs is not None else []), *arguments]
+    env = {"PATH": "/usr/bin:/bin", **env}
+    if apart:
+        argv = [sys.executable, "-S", script, *words]
+        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60)
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with (
+        mock.patch.dict(os.environ, env, clear=True),
+        mock.patch.object(sys, "argv", [script, *words]),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            runpy.run_path(script, run_name="__main__")
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
+            err.write(f"{ended.code}\n" if isinstance(ended.code, str) else "")
+        except Exception:
+            code = 1
+            traceback.print_exc()
+    return subprocess.CompletedProcess([script, *words], code, out.getvalue(), err.getvalue())

@@ -1,0 +1,223 @@
+"""Mistakes in a stack file, each with the one line that must refuse it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tests.unit.stacks import NODES, node
+
+
+def engine(**values: object) -> dict[str, Any]:
+    return {"engine": values}
+
+
+def fabric(**values: object) -> dict[str, Any]:
+    return {"fabric": values}
+
+
+def nccl(**values: object) -> dict[str, Any]:
+    return {"fabric": {"nccl": values}}
+
+
+THIRD = {"ssh": "ops@spark-c.example.net", "fabric_ip": "198.51.100.3"}
+SINGLE_MISTAKES: list[tuple[Mapping[str, Any], str]] = [
+    # a key that nothing reads
+    ({"enginee": {}}, "enginee: unknown key: check its spelling, or remove it"),
+    (engine(max_num_seq=4), "engine/max_num_seq: unknown key: check its spelling, or remove it"),
+    (node(1, fabric_ipp="x"), "nodes/1/fabric_ipp: unknown key: check its spelling, or remove it"),
+    ({"image": {"tag": "x"}}, "image/tag: unknown key: check its spelling, or remove it"),
+    ({"int": 1}, "int: unknown key: check its spelling, or remove it"),
+    ({"a\nb": 1}, "a\\nb: unknown key: check its spelling, or remove it"),
+    # what moves: a branch, a tag
+    (
+        {"checkpoint": {"revision": "main"}},
+        "checkpoint/revision: 'main' is not a commit: branches move, so give its 40 hex digits "
+        "(`git ls-remote https://huggingface.co/OWNER/NAME main` prints them)",
+    ),
+    (
+        {"image": {"reference": "ghcr.io/anemll/dspark-vllm-gx10:0.1.1"}},
+        "image/reference: 'ghcr.io/anemll/dspark-vllm-gx10:0.1.1' has no @sha256: digest, so the two nodes could run "
+        "different images: add the digest (`docker buildx imagetools inspect IMAGE` prints it)",
+    ),
+    # left from an example
+    (
+        node(0, ssh="CHANGEME"),
+        "nodes/0/ssh: 'CHANGEME' is a placeholder from an example: put this node's own value here",
+    ),
+    (
+        node(0, ssh="ops@head-roce-ip"),
+        "nodes/0/ssh: 'ops@head-roce-ip' is a placeholder from an example: put this node's own value here",
+    ),
+    (
+        node(0, ifname="enpXsYfZ"),
+        "nodes/0/ifname: 'enpXsYfZ' is a placeholder from an example: put this node's own value here",
+    ),
+    # an SSH target where an address belongs (field report B1), and addresses that are none
+    (
+        node(1, fabric_ip="ops@198.51.100.2"),
+        "nodes/1/fabric_ip: must be an IPv4 address alone, such as 192.168.100.1, found 'ops@198.51.100.2'",
+    ),
+    (
+        node(1, fabric_ip="198.51.100.999"),
+        "nodes/1/fabric_ip: must be an IPv4 address alone, such as 192.168.100.1, found '198.51.100.999'",
+    ),
+    (
+        node(1, fabric_ip="2001:db8::2"),
+        "nodes/1/fabric_ip: must be an IPv4 address alone, such as 192.168.100.1, found '2001:db8::2'",
+    ),
+    (node(1, fabric_ip=10), "nodes/1/fabric_ip: must be an IPv4 address alone, such as 192.168.100.1, found '10'"),
+    (
+        node(1, fabric_ip="127.0.0.1"),
+        "nodes/1/fabric_ip: 127.0.0.1 is no address of a QSFP link: give the IPv4 of this node's fabric netdev",
+    ),
+    (
+        node(1, ssh="ops@worker:99999"),
+        "nodes/1/ssh: 'ops@worker:99999' is not an SSH target: "
+        "write user@host, user@host:port or an alias of your SSH config",
+    ),
+    (
+        node(1, ssh="-oProxyCommand=touch x"),
+        "nodes/1/ssh: '-oProxyCommand=touch x' is not an SSH target: "
+        "write user@host, user@host:port or an alias of your SSH config",
+    ),
+    (
+        node(1, hf_cache="/raid/../etc"),
+        "nodes/1/hf_cache: '/raid/../etc' is not a path on the node: start it with / or ~/",
+    ),
+    (node(1, hf_cache="./cache"), "nodes/1/hf_cache: './cache' is not a path on the node: start it with / or ~/"),
+    # an index that NCCL would read as another number (field report A3b)
+    *(
+        (
+            fabric(gid_index=value),
+            f"fabric/gid_index: {value!r} is no GID index: use resolve, pin, unset or a plain number such as 3",
+        )
+        for value in ("08", "010", "0x3", "3abc", "3", "")
+    ),
+    *(
+        (fabric(gid_index=value), f"fabric/gid_index: {value!r} is no GID index: a table has rows 0 to 1023")
+        for value in (-1, 1024, True, False)
+    ),
+    *(
+        (
+            fabric(gid_index=value),
+            f"fabric/gid_index: must be 'resolve', 'pin' or 'unset' or a whole number, found {value!r}",
+        )
+        for value in (None, [3], 3.5)
+    ),
+    # the pair
+    (node(1, fabric_ip="198.51.100.1"), "nodes: two nodes have fabric_ip 198.51.100.1: each Spark needs its own"),
+    (
+        node(1, ssh="ops@spark-a.example.net"),
+        "nodes: two nodes have ssh ops@spark-a.example.net: each Spark needs its own",
+    ),
+    ({"nodes": [*NODES, THIRD]}, "nodes: 3 nodes, but profile vision-exp is tested with 2: list 2"),
+    ({"nodes": []}, "nodes: must have at least 2 items, not 0, found []"),
+    ({"nodes": {}}, "nodes: must be a list, found {}"),
+    ({"nodes": [NODES[0], "b"]}, "nodes/1: must be a mapping, found 'b'"),
+    ({"profile": "dsparkk"}, "profile: there is no profile 'dsparkk': use one of dspark, vision-exp"),
+    ({"profile": None}, "profile: missing: use one of dspark, vision-exp"),
+    ({"profile": ["dspark"]}, "profile: there is no profile ['dspark']: use one of dspark, vision-exp"),
+    # the engine
+    (
+        engine(num_speculative_tokens=7),
+        "engine/num_speculative_tokens: 7 does not suit this checkpoint's drafter "
+        "(drafts are cut or rarely accepted): use 6",
+    ),
+    (
+        engine(draft_sample_method='greedy","x":"y'),
+        "engine/draft_sample_method: must be 'probabilistic' or 'greedy', found 'greedy\",\"x\":\"y'",
+    ),
+    (engine(default_thinking="on"), "engine/default_thinking: must be 'off', 'low', 'high' or 'max', found 'on'"),
+    (engine(default_thinking=True), "engine/default_thinking: must be 'off', 'low', 'high' or 'max', found True"),
+    (engine(limit_mm_per_prompt={"video": 1}), "engine/limit_mm_per_prompt/video: must be 'image', found 'video'"),
+    (engine(max_num_seqs="six"), "engine/max_num_seqs: must be a whole number, found 'six'"),
+    (engine(max_num_seqs=0), "engine/max_num_seqs: must be greater than or equal to 1, found 0"),
+    (engine(gpu_memory_utilization=85), "engine/gpu_memory_utilization: must be less than 1, found 85"),
+    (engine(port=25000), "engine/port: 25000 is also the rendezvous port: give master_port or port another number"),
+    ({"engine": None}, "engine: must be a mapping, found None"),
+    ({"engine": "x" * 200}, f"engine: must be a mapping, found '{'x' * 76}..."),
+    (
+        engine(served_model_name=["a b"]),
+        "engine/served_model_name: 'a b' cannot be a served model name: use letters, digits and ._/:-",
+    ),
+    (
+        engine(host="--api-key"),
+        "engine/host: '--api-key' is no address to bind: give an IP address or a host name",
+    ),
+    (
+        engine(host="0.0.0.0"),
+        "engine/host: 0.0.0.0 opens the API to the network without a key: set one (pulumi config set --secret "
+        "api_key ...), bind 127.0.0.1, or say engine.allow_unauthenticated_lan: true",
+    ),
+    (
+        engine(host="::"),
+        "engine/host: :: opens the API to the network without a key: set one (pulumi config set --secret "
+        "api_key ...), bind 127.0.0.1, or say engine.allow_unauthenticated_lan: true",
+    ),
+    # NCCL's variables (field report A3)
+    (
+        nccl(NCCL_GIN_ENABLE=""),
+        "fabric/nccl: NCCL_GIN_ENABLE is empty, which hides /etc/nccl.conf: leave the key out to unset it",
+    ),
+    (nccl(NCCL_GIN_ENABLE=[0]), "fabric/nccl/NCCL_GIN_ENABLE: must be text or a whole number, found [0]"),
+    (nccl(NCCL_IB_GID_INDEX=3), "fabric/nccl: NCCL_IB_GID_INDEX is set per node by the program: use fabric.gid_index"),
+    (nccl(NCCL_IB_HCA="x"), "fabric/nccl: NCCL_IB_HCA is set per node by the program: use nodes[].hca"),
+    (
+        nccl(NCCL_SOCKET_IFNAME="x"),
+        "fabric/nccl: NCCL_SOCKET_IFNAME is set per node by the program: use nodes[].ifname",
+    ),
+    (nccl(VLLM_X=1), "fabric/nccl: VLLM_X is no NCCL variable: other variables go into engine.extra_env"),
+    # what is written by hand into environment and command
+    *(
+        (
+            engine(extra_env={name: "x"}),
+            f"engine/extra_env: {name} looks like a secret, and a container's environment is readable: "
+            "use a stack secret",
+        )
+        for name in ("HF_TOKEN", "VLLM_API_KEY", "MY_PASSWORD", "AWS_SECRET_ACCESS_KEY")
+    ),
+    (engine(extra_env={"NCCL_X": 1}), "engine/extra_env: NCCL_X belongs into fabric.nccl"),
+    (engine(extra_env={"X": ""}), "engine/extra_env: X is empty: leave the key out to unset it"),
+    (
+        engine(extra_env={"a=b": "x"}),
+        "engine/extra_env: 'a=b' is no environment variable name: use capitals, digits and _",
+    ),
+    (engine(extra_env={"X": [1]}), "engine/extra_env/X: must be text or a whole number or a number, found [1]"),
+    (
+        engine(extra_env={"GLOO_SOCKET_IFNAME": "eth0"}),
+        "engine/extra_env: GLOO_SOCKET_IFNAME differs between the nodes: use nodes[].ifname",
+    ),
+    (
+        engine(extra_env={"VLLM_HOST_IP": "198.51.100.1"}),
+        "engine/extra_env: VLLM_HOST_IP differs between the nodes: use nodes[].fabric_ip",
+    ),
+    *(
+        (
+            engine(extra_args=words),
+            f"engine/extra_args: {flag} would show a secret to everyone on the node: "
+            "use pulumi config set --secret api_key",
+        )
+        for words, flag in (
+            (["--api-key", "k"], "--api-key"),
+            (["--api-key=k"], "--api-key"),
+            (["--api_key", "k"], "--api-key"),
+            (["--api-ke", "k"], "--api-ke"),
+            (["--hf-token", "k"], "--hf-token"),
+        )
+    ),
+    (engine(extra_args=["--port", "1"]), "engine/extra_args: --port is a setting of its own: use engine.port"),
+    (
+        engine(extra_args=["--max_num_seqs=1"]),
+        "engine/extra_args: --max-num-seqs is a setting of its own: use engine.max_num_seqs",
+    ),
+    (
+        engine(extra_args=["--max-num-partial-prefills", "2"]),
+        "engine/extra_args: --max-num-partial-prefills is refused by the engine of the pinned image: remove it",
+    ),
+    (engine(extra_args="--x"), "engine/extra_args: must be a list, found '--x'"),
+    (engine(extra_args=[1]), "engine/extra_args/0: must be text, found 1"),
+    (
+        {"allow": ["everything"]},
+        "allow/0: must be 'memory', 'kernel', 'foreign_gpu', 'high_utilization' or 'docker_api', found 'everything'",
+    ),
+    ({"facts": "of"}, "facts: must be 'on' or 'off', found 'of'"),
+]

@@ -1,0 +1,122 @@
+"""How a file of scripts/node gets to a node: on stdin, with what it imports, nothing left behind."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from components.node_script import SCRIPTS, modules_of, payload, run_script, secret_payload
+from components.ssh import Resolved, SshError, Target
+from tests.unit.executables import Recorder
+
+COMMANDS = sorted(path.stem for path in SCRIPTS.glob("*.py") if "\nif __name__ ==" in path.read_text())
+NEEDED = {
+    "our_folder": ["our_folder"],
+    "put_secret": ["our_folder", "put_secret"],
+    "fetch_checkpoint": ["checkpoint_files", "fetch_checkpoint"],
+    "rank": ["gid_table", "sysfs_table", "checkpoint_files", "hca_members", "resolve_gid", "rank"],
+}
+
+
+KEY = "it's\"a-$key`"
+
+
+def on_stdin(text: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """The text as a node's Python reads it; away from this project, so that no file of it is found."""
+    return subprocess.run(
+        [sys.executable, "-IS", "-", *arguments],
+        input=text,
+        env={"PATH": "/usr/bin:/bin", **env},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+
+
+@pytest.mark.parametrize(("name", "modules"), NEEDED.items())
+def test_a_script_is_sent_with_the_modules_it_imports_before_itself(name: str, modules: list[str]):
+    found = modules_of(name)
+    assert sorted(found) == sorted(modules) and found[-1] == name
+    for module in found:
+        text = (SCRIPTS / f"{module}.py").read_text()
+        later = found[found.index(module) + 1 :]
+        assert not any(f"\nimport {other}\n" in text or f"\nfrom {other} import" in text for other in later)
+
+
+def test_a_sent_script_runs_with_its_imports_embedded(tmp_path: Path):
+    made = on_stdin(
+        payload("our_folder"), json.dumps({"action": "make", "stack": "dev", "hf_cache": "~/hf"}), HOME=str(tmp_path)
+    )
+    assert made.stderr == ""
+    folder = Path(json.loads(made.stdout)["folder"])
+    put = on_stdin(
+        secret_payload("put_secret", {"SPARK_SECRET": KEY}),
+        json.dumps({"stack": "dev", "name": "api_key"}),
+        HOME=str(tmp_path),
+    )
+    assert put.returncode == 0, put.stderr
+    assert (folder / "secrets/api_key").read_text() == KEY
+
+
+def test_a_secret_of_any_characters_arrives_as_it_is(tmp_path: Path):
+    """As JSON, what lies beyond 16 bits would be two halves in Python."""
+    put = on_stdin(
+        secret_payload("put_secret", {"SPARK_SECRET": "\U0001f511"}), json.dumps({"stack": "dev", "name": "k"})
+    )
+    assert put.returncode == 1 and put.stderr.startswith("k must be one word of printable ASCII")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_of_scripts_node_can_be_sent(name: str):
+    text = payload(name)
+    compile(text, name, "exec")
+    assert max(map(len, text.splitlines())) < 1 << 16, "a longer line has hung pulumi-command"
+
+
+def test_a_sent_script_can_say_its_exit_code():
+    ended = on_stdin(payload("resolve_gid"), "{}")
+    assert ended.returncode == 64 and "inputs" in ended.stderr
+
+
+TARGET, RESOLVED = Target("lab-head"), Resolved("203.0.113.7", "ops", 22, [], [])
+
+
+def test_a_script_that_ran_hands_back_its_stdout(recorder: Recorder):
+    recorder.answer("ssh", "cat >&2; echo found")
+    assert run_script(TARGET, RESOLVED, "resolve_gid", {"fabric_ip": "198.51.100.1"}, timeout_s=7) == "found\n"
+    [call] = recorder.calls("ssh")
+    assert call[-2:] == ["lab-head", """timeout -k 10 7 python3 -I - '{"fabric_ip":"198.51.100.1"}'"""]
+    assert call[call.index("-o") + 1] == "BatchMode=yes"
+
+
+@pytest.mark.parametrize(
+    ("does", "words"),
+    [
+        (
+            "echo 'Warning: x' >&2; echo 'connect to host 203.0.113.7 port 22: No route to host' >&2; exit 255",
+            "SSH to lab-head (ops@203.0.113.7 port 22) failed before resolve_gid: connect to host 203.0.113.7 port 22: "
+            "No route to host: switch the node on, check the cable of its management network, or try `ssh` by hand",
+        ),
+        ("exit 255", "SSH to lab-head (ops@203.0.113.7 port 22) failed before resolve_gid: no reason given: "),
+        ("exit 124", "resolve_gid on lab-head was ended after 7 s: is the node overloaded?"),
+        ("echo 'no table' >&2; exit 4", "resolve_gid on lab-head ended with 4: no table"),
+        ("exit 127", "resolve_gid on lab-head ended with 127: no words"),
+    ],
+)
+def test_a_script_that_failed_names_node_and_step(does: str, words: str, recorder: Recorder):
+    recorder.answer("ssh", does)
+    with pytest.raises(SshError) as caught:
+        run_script(TARGET, RESOLVED, "resolve_gid", {}, timeout_s=7)
+    assert str(caught.value).startswith(words)
+
+
+def test_a_node_that_never_answers_is_given_up_and_named(monkeypatch: pytest.MonkeyPatch):
+    def late(*_: object, timeout: float, **__: object) -> None:
+        raise subprocess.TimeoutExpired("ssh", timeout)
+
+    monkeypatch.setattr(subprocess, "run", late)
+    with pytest.raises(SshError, match="resolve_gid on lab-head gave no answer within 27 s"):
+        run_script(TARGET, RESOLVED, "resolve_gid", {}, timeout_s=7)
