@@ -1,12 +1,14 @@
 """Keeps the control host's paths out of the state.
 
-The SDK records with each resource where in the program it was declared, as a stack trace that names every file on the
+The SDK sends with each resource where in the program it was declared, as a stack trace that names every file on the
 way: the interpreter's, the engine's and the packages' own folders among them. A state is shared; those paths are of
 this machine alone. What lies in the project stays, the engine writes it relative to the project.
 """
 
-from pulumi.runtime import resource
-from pulumi.runtime.proto import source_pb2
+from typing import Any
+
+from pulumi.runtime import settings
+from pulumi.runtime.proto import resource_pb2, source_pb2
 
 from components.base import PROJECT_DIR
 
@@ -14,21 +16,27 @@ OURS = PROJECT_DIR.as_uri() + "/"
 PACKAGES = OURS + ".venv/"
 
 
-def of_the_project(trace: source_pb2.StackTrace) -> source_pb2.StackTrace:
-    """The frames of a trace that are the project's own files."""
-    kept = [frame for frame in trace.frames if frame.pc.uri.startswith(OURS) and not frame.pc.uri.startswith(PACKAGES)]
-    return source_pb2.StackTrace(frames=kept)
+def is_ours(position: source_pb2.SourcePosition) -> bool:
+    return position.uri.startswith(OURS) and not position.uri.startswith(PACKAGES)
+
+
+def clean(request: resource_pb2.RegisterResourceRequest) -> None:
+    """Leave only the project's own files in what a request says of its origin."""
+    kept = [frame for frame in request.stackTrace.frames if is_ours(frame.pc)]
+    del request.stackTrace.frames[:]
+    request.stackTrace.frames.extend(kept)
+    if not is_ours(request.sourcePosition):
+        request.ClearField("sourcePosition")
 
 
 def keep_to_the_project() -> None:
-    """From now on only the project's own files are recorded; doing it twice is doing it once."""
-    whole = resource._get_stack_trace
-    if getattr(whole, "spark_stack", False):
-        return
+    """Clean requests as they leave from now on; the stack's own, declared before the program, has not left yet."""
+    # the SDK has no switch for it
+    monitor: Any = settings.get_monitor()
+    register = monitor.RegisterResource
 
-    def only_ours() -> source_pb2.StackTrace:
-        return of_the_project(whole())
+    def cleaned(request: resource_pb2.RegisterResourceRequest) -> Any:
+        clean(request)
+        return register(request)
 
-    only_ours.spark_stack = True  # type: ignore[attr-defined]
-    # the SDK has no switch for it; the version is pinned, and a test holds the state to it
-    resource._get_stack_trace = only_ours
+    monitor.RegisterResource = cleaned

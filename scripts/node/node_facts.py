@@ -226,7 +226,7 @@ def assemble(found: Json, problems: list[Json]) -> Json:
         "gpu": found["gpu"],
         "disk": {"hf_cache": found["hf_cache"], "docker_root": docker_root},
         "checkpoint": found["checkpoint"],
-        "folder": found["folder"] is True,
+        "folder": found["folder"],
         "earlyoom": found["earlyoom"],
         "problems": problems,
     }

@@ -4,9 +4,9 @@ Inputs (JSON argument): action make | remove, stack, hf_cache; new (make): true 
 Output: make prints {"folder": absolute path, "hub": absolute path of the hub cache}; remove prints nothing.
 Exit codes: 0 done; 1 refused or failed, the reason on stderr.
 
-A new folder is refused where containers of the stack live: another state manages them, or theirs was lost. `remove` also
-removes containers that carry the stack's label and were left over, and proves that nothing of ours is left. Images and
-the hub cache are never touched.
+A new folder is refused where containers of the stack live: another state manages them, or theirs was lost. `remove`
+also removes containers that carry the stack's label and were left over, and proves that nothing of ours is left.
+Images and the hub cache are never touched.
 """
 
 import json
