@@ -11,7 +11,8 @@ import pulumi_docker as docker
 from components.facts import NodeFacts
 from components.generation import Generation
 from components.remote import connection, script_resource
-from components.settings import ClusterSettings, NodeSettings
+from components.sections import NodeSettings
+from components.settings import ClusterSettings
 from components.ssh import Resolved, Target
 
 

@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from components.settings import SSH_TARGET
+from components.sections import SSH_TARGET
 
 CONNECT_TIMEOUT_S = 8
 """Limit of TCP connect and banner together; a powered-off node must be named within 15 s."""
