@@ -17,7 +17,7 @@ API_PORT = 8888
 PORT_SHIFT = int(os.environ.get("LAB_PORT_SHIFT") or 0)
 """Added to the lab's ports on 127.0.0.1, for a second lab beside the first; it uses the first one's services."""
 
-MEMORY_MIB = 3072
+MEMORY_MIB = 4096
 CPUS = 2
 
 
