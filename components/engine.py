@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 import pulumi
+import pulumi_command as command
 import pulumi_docker as docker
 
 from components.checkpoint import Checkpoint
@@ -68,29 +69,24 @@ class Engine(pulumi.ComponentResource):
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("spark:engine:Engine", "engine", None, opts)
-        spec = wanted_spec(cluster)
+        keys = [self._key_file(node, api_key) for node in nodes] if api_key is not None else []
+        shared: dict[str, pulumi.Input[str]] = {
+            "spark.stack": pulumi.get_stack(),
+            "spark.generation": generation.name,
+            "spark.spec": wanted_spec(cluster),
+        }
+        # what one node alone decides is a label of every rank, or only that node's rank would be replaced
+        if keys:
+            written = pulumi.Output.unsecret(pulumi.Output.all(*[key.stdout for key in keys]))
+            shared["spark.secret"] = written.apply(",".join)
+        if cluster.fabric.gid_index == "pin":
+            indexes = pulumi.Output.all(*[fabric.gid_index for fabric in fabrics])
+            shared["spark.gid"] = indexes.apply(lambda found: ",".join(map(str, found)))
         started: list[docker.Container] = []
         for rank in reversed(range(len(nodes))):
-            node, key = nodes[rank], None
+            node = nodes[rank]
             depends: list[pulumi.Resource] = [fabrics[rank].lookup, images[rank].pulled, checkpoints[rank].complete]
-            labels: dict[str, pulumi.Input[str]] = {
-                "spark.stack": pulumi.get_stack(),
-                "spark.rank": str(rank),
-                "spark.generation": generation.name,
-                "spark.spec": spec,
-            }
-            if api_key is not None:
-                key = node.script(
-                    "api-key",
-                    "put_secret",
-                    {"stack": pulumi.get_stack(), "name": "api_key"},
-                    timeout_s=30,
-                    secrets={"SPARK_SECRET": api_key},
-                    repair=node.folder_gap,
-                    opts=pulumi.ResourceOptions(parent=self, depends_on=[node.ready]),
-                )
-                # another word each time the file is written, so that another key replaces the ranks
-                labels["spark.secret"] = pulumi.Output.unsecret(key.stdout)
+            labels = {**shared, "spark.rank": str(rank)}
             if rank == 0:
                 labels["spark.after"] = pulumi.Output.all(*[other.id for other in started]).apply(",".join)
             started.append(
@@ -102,7 +98,7 @@ class Engine(pulumi.ComponentResource):
                     command=serve_argv(cluster, rank),
                     envs=self._envs(cluster, rank, fabrics[rank]),
                     uploads=uploads(rank_spec(cluster, rank)),
-                    mounts=mounts(cluster, node, with_secrets=key is not None),
+                    mounts=mounts(cluster, node, with_secrets=bool(keys)),
                     devices=[docker.ContainerDeviceArgs(host_path="/dev/infiniband")],
                     gpus="all",
                     network_mode="host",
@@ -125,7 +121,7 @@ class Engine(pulumi.ComponentResource):
                         provider=node.docker,
                         delete_before_replace=True,
                         replace_with=list(started),
-                        depends_on=[*depends, *started],
+                        depends_on=[*depends, *keys, *started],
                         # the generation is known from facts alone: without them it must not look like a change
                         ignore_changes=["labels"] if cluster.facts == "off" else None,
                         # whole scripts; that they changed shows in the label spark.spec
@@ -135,6 +131,18 @@ class Engine(pulumi.ComponentResource):
             )
         self.ranks = list(reversed(started))
         self.register_outputs({"generation": generation.name})
+
+    def _key_file(self, node: Node, api_key: pulumi.Output[str]) -> command.remote.Command:
+        """The API key as a file on a node; stdout is another word each time it is written."""
+        return node.script(
+            "api-key",
+            "put_secret",
+            {"stack": pulumi.get_stack(), "name": "api_key"},
+            timeout_s=30,
+            secrets={"SPARK_SECRET": api_key},
+            repair=node.folder_gap,
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[node.ready]),
+        )
 
     @staticmethod
     def _envs(cluster: ClusterSettings, rank: int, fabric: Fabric) -> pulumi.Input[list[str]]:
