@@ -112,14 +112,18 @@ def inspect(rank: Watched) -> dict[str, Any]:
     return state
 
 
-def failure(ranks: list[Watched], first: Watched, elapsed_s: float) -> StartFailed:
-    """What a person needs to see: who ended how, every rank's last lines, the row of the table that fits."""
-    parts = [f"{first.role}'s rank {first.ended}, {elapsed_s:.0f} s after the start"]
+def failure(ranks: list[Watched], first: Watched, elapsed_s: float, what: str | None = None) -> StartFailed:
+    """What a person needs to see: who ended how, every rank's last lines, the row of the table that fits.
+
+    `what` is what failed where no rank ended.
+    """
+    headline = what or f"{first.role}'s rank {first.ended}"
+    parts = [f"{headline}, {elapsed_s:.0f} s after the start"]
     for rank in ranks:
         parts.append(f"--- {rank.role}: {rank.ended}; its last lines:")
         parts += [f"    {line}" for line in list(rank.log.tail)[-SHOWN_LINES:]] or ["    (no line)"]
     ordered = [first, *(rank for rank in ranks if rank is not first)]
-    known = explain(line for rank in ordered for line in [*rank.log.tail, rank.ended])
+    known = explain([headline, *(line for rank in ordered for line in [*rank.log.tail, rank.ended])])
     if known:
         parts += [f"what this means: {known.cause}", f"way out: {known.fix}"]
     else:
