@@ -25,12 +25,10 @@ format: python ## format every Python file and mend what ruff can, then lint
 	@scripts/check --fix
 
 unit: python ## tests that need no machine: pure functions, and the whole program under Pulumi's mocks
-	@$(PYTEST) tests/unit tests/program
+	@$(PYTEST) -n auto tests/unit tests/program
 
 test: setup ## all that must hold: lint, unit, and the lab's tests with the real `pulumi`
-	@scripts/check
-	@$(PYTEST) tests/unit tests/program
-	@scripts/env $(PYTEST) tests/lab
+	@scripts/test
 
 bench: setup ## measure, on the lab: no-op up, end of up after ready, unit tests, the whole of the tests
 	@scripts/env scripts/bench
