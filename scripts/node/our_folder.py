@@ -9,6 +9,7 @@ also removes containers that carry the stack's label and were left over, and pro
 Images and the hub cache are never touched.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -83,6 +84,8 @@ def remove(stack: str) -> None:
         docker("rm", "--force", "--volumes", *containers)
     empty(folder)
     shutil.rmtree(folder)
+    with contextlib.suppress(OSError):  # another stack's folder lies beside it
+        folder.parent.rmdir()
     if folder.exists() or left_over(stack):
         raise SystemExit(f"{folder} or a container of stack {stack} is still there after removal: run destroy again")
     # a container removed seconds before a power cut came back: the daemon's files were not on disk yet

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.pair import Stack, ask, identities, lab, on, ranks, words_of
+from tests.lab.pair import Stack, ask, identities, lab, on, words_of
 
 SOON_S = 45
 """Most seconds from the end of a rank to the end of `up`, on emulated machines."""
@@ -106,8 +106,8 @@ def test_a_folder_of_ours_that_is_gone_is_made_again(pair: Stack) -> None:
 
 
 def test_something_foreign_under_our_name_or_on_our_port_is_named_and_left_alone(pair: Stack) -> None:
+    image = pair.outputs()["image"]
     on("worker", "docker rm -f spark-dev-rank1")
-    image = ranks()[0]["Config"]["Image"]
     on("worker", f"docker run -d --name spark-dev-rank1 --entrypoint sleep {image} 600")
     on("head", "docker rm -f spark-dev-rank0")
     on("head", f"docker run -d --name squatter --network host --entrypoint python3 {image} -m http.server 8888")

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from components.preflight import Finding, findings
+from components.node_rules import Finding
+from components.preflight import findings
 from tests.program.pair import healthy, typed
 from tests.unit.stacks import cluster
 
