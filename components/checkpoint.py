@@ -32,6 +32,7 @@ class Checkpoint(pulumi.ComponentResource):
             "repo": wanted.repo,
             "revision": wanted.revision,
             "shards": wanted.shards,
+            "size_gib": wanted.size_gib,
             "endpoint": wanted.endpoint,
             "encoding_file": wanted.encoding_file,
             "image": cluster.image.pinned,

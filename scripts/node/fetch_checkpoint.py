@@ -1,6 +1,6 @@
 """Make the checkpoint complete on a node: one revision of one repository, by huggingface_hub inside the runtime image.
 
-Inputs (JSON argument): repo, revision, shards, encoding_file, endpoint, image, python, hf_cache, stack.
+Inputs (JSON argument): repo, revision, shards, size_gib, encoding_file, endpoint, image, python, hf_cache, stack.
 A hub token may be in the environment as HF_TOKEN; it reaches the download on stdin alone.
 Output: {"snapshot": path, "fetched": bool}; progress on stderr every few seconds.
 Exit codes: 0 complete; 1 failed, the cause on stderr.
@@ -50,11 +50,18 @@ def bytes_on_disk(folder: Path) -> int:
     return total
 
 
-def report(folder: Path, done: threading.Event) -> None:
+def progress(now: int, first: int, total: int, seconds: float) -> str:
+    """One line on a download: bytes here of all, rate since it began, and the time left at that rate."""
+    rate = (now - first) / seconds
+    left = f", {(total - now) / rate:,.0f} s left" if rate > 0 and total > now else ""
+    unit, name = (2**30, "GiB") if total >= 2**30 else (2**20, "MiB")
+    return f"checkpoint: {now / unit:.1f} of {total / unit:.1f} {name}, {rate / 2**20:.1f} MiB/s{left}"
+
+
+def report(folder: Path, total: int, done: threading.Event) -> None:
     began, first = time.monotonic(), bytes_on_disk(folder)
     while not done.wait(PROGRESS_S):
-        now, seconds = bytes_on_disk(folder), time.monotonic() - began
-        say(f"checkpoint: {now / 2**30:.2f} GiB here, {(now - first) / 2**20 / seconds:.0f} MiB/s, {seconds:.0f} s")
+        say(progress(bytes_on_disk(folder), first, total, time.monotonic() - began))
 
 
 def remove_left_over(labels: Sequence[str]) -> None:
@@ -88,7 +95,8 @@ def download(inputs: dict[str, Any]) -> None:
     argv += ["--entrypoint", inputs["python"], inputs["image"], "-c", DOWNLOAD]
     request = {"repo": inputs["repo"], "revision": inputs["revision"], "token": os.environ.get("HF_TOKEN")}
     done = threading.Event()
-    watcher = threading.Thread(target=report, args=(cache / "hub", done), daemon=True)
+    ours = snapshot_of(cache / "hub", inputs["repo"], inputs["revision"]).parents[1]
+    watcher = threading.Thread(target=report, args=(ours, int(inputs["size_gib"] * 2**30), done), daemon=True)
     watcher.start()
     try:
         ended = subprocess.run(

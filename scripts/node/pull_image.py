@@ -64,7 +64,8 @@ def pull(image: str) -> None:
             said = time.monotonic()
             done, total = (sum(column) for column in zip(*layers.values(), strict=True))
             seconds, mib = said - began, done / 2**20
-            say(f"image: {mib:,.0f} of {total / 2**20:,.0f} MiB, {mib / seconds:.0f} MiB/s, {seconds:.0f} s")
+            now = "all here, unpacking" if done == total else f"{mib / seconds:.1f} MiB/s"
+            say(f"image: {mib:,.0f} of {total / 2**20:,.0f} MiB, {now}, {seconds:.0f} s")
 
 
 def present(image: str) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import requests
 
-from tests.lab.pair import NODES, PROJECT_DIR, Stack, ask, identities, inspect, on, words_of
+from tests.lab.pair import API, NODES, PROJECT_DIR, Stack, ask, identities, inspect, on, words_of
 
 KEY = "sk-lab-9f3b5c7d1e2a4860"
 
@@ -35,6 +35,24 @@ def test_an_api_key_guards_the_endpoint_and_is_nowhere_to_be_read(stack: Stack) 
     assert [where for where, text in texts.items() if KEY in text] == []
     kept = on("head", "stat -c %a ~/.local/share/spark-stack/dev/secrets/api_key").strip()
     assert kept == "600"
+
+
+def test_the_other_recipe_is_another_profile_in_the_stack_file(stack: Stack) -> None:
+    def vision_exp(cluster: dict[str, Any]) -> None:
+        cluster["profile"] = "vision-exp"
+        del cluster["checkpoint"]["revision"]
+
+    stack.up(vision_exp)
+    outputs = stack.outputs()
+    assert outputs["models"] == ["deepseek-v4-flash-vision-exp"]
+    assert outputs["model"]["revision"] == "86f746b36186f0e567729a5c06a8c918caba82a9"
+    assert outputs["checkpoint"] == {"head": True, "worker": True}
+    log = on("head", "docker logs spark-dev-rank0 2>&1")
+    assert f"GPU KV cache size: {outputs['kv_pool']['kv_tokens']:,} tokens" in log
+    served = requests.get(f"{API}/v1/models", timeout=60).json()["data"]
+    assert served[0]["id"] == "deepseek-v4-flash-vision-exp"
+    both = on("worker", "ls ~/.cache/huggingface/hub | grep -c models--deepseek-ai").strip()
+    assert both == "2", "the checkpoint of the other profile is kept"
 
 
 def test_a_stack_file_with_five_mistakes_is_refused_with_five_lines(stack: Stack) -> None:

@@ -22,6 +22,7 @@ INPUTS = {
     "shards": 3,
     "encoding_file": ENCODER,
     "endpoint": "https://huggingface.co",
+    "size_gib": 155.0,
     "image": "repo@sha256:1",
     "python": "/usr/bin/python3",
     "hf_cache": "~/.cache/huggingface",
@@ -189,7 +190,7 @@ def test_progress_counts_what_is_on_the_disk_finished_or_not(tmp_path: Path):
     assert 300_000 <= fetch_checkpoint.bytes_on_disk(tmp_path) < 320_000
 
 
-def test_progress_says_what_is_there_how_fast_it_comes_and_since_when(
+def test_progress_says_what_is_there_of_all_how_fast_it_comes_and_when_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     sizes, times = iter([2 << 30, 3 << 30]), iter([100.0, 108.0])
@@ -202,9 +203,13 @@ def test_progress_says_what_is_there_how_fast_it_comes_and_since_when(
             asked.append(timeout or 0)
             return len(asked) > 1
 
-    fetch_checkpoint.report(tmp_path, Once())
-    assert capsys.readouterr().err == "checkpoint: 3.00 GiB here, 128 MiB/s, 8 s\n"
+    fetch_checkpoint.report(tmp_path, 155 << 30, Once())
+    assert capsys.readouterr().err == "checkpoint: 3.0 of 155.0 GiB, 128.0 MiB/s, 1,216 s left\n"
     assert asked == [5.0, 5.0]
+
+
+def test_a_small_checkpoint_is_counted_in_mib_and_a_stalled_one_promises_no_end():
+    assert fetch_checkpoint.progress(9 << 20, 9 << 20, 36 << 20, 5.0) == "checkpoint: 9.0 of 36.0 MiB, 0.0 MiB/s"
 
 
 # --- what runs inside the image ---

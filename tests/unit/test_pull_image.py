@@ -152,9 +152,9 @@ def test_progress_counts_the_bytes_of_all_layers_every_few_seconds(
     monkeypatch.setattr(pull_image.time, "monotonic", lambda: next(clock))  # type: ignore[attr-defined]
     pull_image.pull(IMAGE)
     assert capsys.readouterr().err.splitlines() == [
-        "image: 40 of 160 MiB, 7 MiB/s, 6 s",
-        "image: 130 of 160 MiB, 11 MiB/s, 12 s",
-        "image: 160 of 160 MiB, 8 MiB/s, 20 s",
+        "image: 40 of 160 MiB, 6.7 MiB/s, 6 s",
+        "image: 130 of 160 MiB, 10.8 MiB/s, 12 s",
+        "image: 160 of 160 MiB, all here, unpacking, 20 s",
     ]
 
 
