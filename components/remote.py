@@ -11,26 +11,31 @@ from components.shell import python_line
 from components.ssh import Resolved, SshError, Target, host_key, key_file, resolve
 
 
+def way_in(resolved: Resolved) -> dict[str, Any]:
+    """Arguments of a connection that will be made: the agent before a key file, the host key always."""
+    key = key_file(resolved)
+    return {
+        "host": resolved.host,
+        "port": resolved.port,
+        "user": resolved.user,
+        "host_key": host_key(resolved),
+        "private_key": pulumi.Output.secret(key.read_text()) if key else None,
+        # one try: a wrong key or a node that is off must not cost ten time-outs
+        "dial_error_limit": 1,
+        "per_dial_timeout": 20,
+    }
+
+
 def connection(target: Target, resolved: Resolved, *, known: bool) -> command.remote.ConnectionArgs:
-    """pulumi-command's connection, filled from ssh's configuration: the agent before a key file, the host key always.
+    """pulumi-command's connection, filled from ssh's configuration.
 
     The key of an agent never enters the state; a key file does, as a secret. `known` false is for a preview that will
     connect nowhere: no key and no host key are looked for.
     """
     if not known:
         return command.remote.ConnectionArgs(host=resolved.host, port=resolved.port, user=resolved.user)
-    key = key_file(resolved)
-    return command.remote.ConnectionArgs(
-        host=resolved.host,
-        port=resolved.port,
-        user=resolved.user,
-        host_key=host_key(resolved),
-        private_key=pulumi.Output.secret(key.read_text()) if key else None,
-        # one try: a wrong key or a node that is off must not cost ten time-outs
-        dial_error_limit=1,
-        per_dial_timeout=20,
-        proxy=proxy(target, resolved.proxy_jump) if resolved.proxy_jump else None,
-    )
+    jump = resolved.proxy_jump
+    return command.remote.ConnectionArgs(**way_in(resolved), proxy=proxy(target, jump) if jump else None)
 
 
 def proxy(target: Target, jump: str) -> command.remote.ProxyConnectionArgs:
@@ -40,16 +45,7 @@ def proxy(target: Target, jump: str) -> command.remote.ProxyConnectionArgs:
             f"ProxyJump {jump} of {target.host} is a chain: the command provider can go through one host only"
         )
     resolved = resolve(Target.parse(jump.removeprefix("ssh://"), target.config))
-    key = key_file(resolved)
-    return command.remote.ProxyConnectionArgs(
-        host=resolved.host,
-        port=resolved.port,
-        user=resolved.user,
-        host_key=host_key(resolved),
-        private_key=pulumi.Output.secret(key.read_text()) if key else None,
-        dial_error_limit=1,
-        per_dial_timeout=20,
-    )
+    return command.remote.ProxyConnectionArgs(**way_in(resolved))
 
 
 def script_resource(
