@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-SOCKET = "/var/run/docker.sock"
+import docker_socket
+
 ZERO_TIME = "0001-01-01T00:00:00Z"
 OVERRIDES = ("NCCL_", "VLLM_HOST_IP")
 """Variables of an image that steer the fabric of a rank that does not set them; *_SOCKET_IFNAME too."""
@@ -26,12 +26,6 @@ class Unusable(Exception):
         self.status = status
 
 
-def socket_path() -> str:
-    """dockerd's socket: where DOCKER_HOST points when it names one, else the usual place."""
-    host = os.environ.get("DOCKER_HOST", "")
-    return host[len("unix://") :] if host.startswith("unix://") else SOCKET
-
-
 def on_path(program: str) -> bool:
     """Whether a program is installed, also when the session's PATH leaves out the sbin folders."""
     folders = [*os.environ.get("PATH", "").split(":"), "/usr/bin", "/usr/sbin", "/usr/local/bin", "/snap/bin"]
@@ -39,31 +33,21 @@ def on_path(program: str) -> bool:
 
 
 def get(path: str, limit_s: float = 10.0) -> tuple[int, bytes, bytes]:
-    """Status, header lines and body of one GET. Raises Unusable.
-
-    HTTP/1.0, so that the answer is neither chunked nor kept open; http.client would take longer to import than to ask.
-    """
-    where = socket_path()
+    """Status, header lines and body of one GET. Raises Unusable."""
+    where = docker_socket.where()
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as daemon:
-            daemon.settimeout(limit_s)
-            daemon.connect(where)
-            daemon.sendall(f"GET {path} HTTP/1.0\r\nHost: docker\r\n\r\n".encode())
-            parts: list[bytes] = []
-            while part := daemon.recv(1 << 16):
-                parts.append(part)
+        answer = docker_socket.ask("GET", path, timeout_s=limit_s)
+        with answer.body as body:
+            return answer.status, answer.header, body.read()
     except PermissionError:
         raise Unusable("denied", f"{where} is closed to this user") from None
     except FileNotFoundError:
         installed = on_path("dockerd") or on_path("docker")
         raise Unusable("down" if installed else "missing", f"there is no {where}") from None
     except OSError as error:
-        raise Unusable("down", f"{where}: {error}") from None
-    header, _, body = b"".join(parts).partition(b"\r\n\r\n")
-    words = header.split(None, 2)
-    if len(words) < 2 or not words[1].isdigit():
-        raise Unusable("down", f"{where} was closed without an answer")
-    return int(words[1]), header, body
+        # the socket's own words name the call, not the daemon
+        words = str(error)
+        raise Unusable("down", words if words.startswith(where) else f"{where}: {words}") from None
 
 
 def get_json(path: str) -> Any:

@@ -5,7 +5,6 @@ Output: {"image": ..., "pulled": bool}; progress in bytes on stderr every few se
 Exit codes: 0 present; 1 refused or failed, the cause on stderr.
 """
 
-import http.client
 import json
 import sys
 import time
@@ -96,7 +95,7 @@ def main() -> None:
     image = inputs["image"]
     try:
         found, pulled = ensure(image)
-    except (DockerError, OSError, http.client.HTTPException, ValueError) as error:
+    except (DockerError, OSError, ValueError) as error:
         raise SystemExit(f"dockerd does not answer: {error}: look at `systemctl status docker`, run up again") from None
     if found is None:
         raise SystemExit(f"{image} is not there after its pull: does another registry mirror answer for it?")
