@@ -41,17 +41,16 @@ def decide(live: Sequence[LiveRank | None], roles: Sequence[str], wanted_spec: s
 
 
 def why_not_whole(live: Sequence[LiveRank | None], roles: Sequence[str], wanted_spec: str) -> str | None:
-    """None when all ranks run, of one generation and of the wanted spec; else the first thing that is off."""
+    """None when all ranks run, of one generation and of the wanted spec; else what is off."""
     ranks = [rank for rank in live if rank]
     if not ranks:
         return "no rank exists yet"
     missing = [role for role, rank in zip(roles, live, strict=True) if rank is None]
     if missing:
         return f"{missing[0]} has no rank, the pair is only half there"
-    for rank in ranks:
-        if not rank.running:
-            how = "was killed for lack of memory" if rank.oom_killed else f"ended with exit code {rank.exit_code}"
-            return f"{rank.role}'s rank {rank.error or how}"
+    ended = [f"{rank.role}'s rank {rank.error or how_it_ended(rank)}" for rank in ranks if not rank.running]
+    if ended:
+        return " and ".join(ended)
     if len({rank.generation for rank in ranks}) > 1:
         return "the ranks are of different generations: " + ", ".join(
             f"{rank.role} {rank.generation}" for rank in ranks
@@ -61,3 +60,7 @@ def why_not_whole(live: Sequence[LiveRank | None], roles: Sequence[str], wanted_
     if any(rank.spec != wanted_spec for rank in ranks):
         return "the ranks were started from other settings"
     return None
+
+
+def how_it_ended(rank: LiveRank) -> str:
+    return "was killed for lack of memory" if rank.oom_killed else f"ended with exit code {rank.exit_code}"

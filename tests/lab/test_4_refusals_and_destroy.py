@@ -64,7 +64,7 @@ def test_a_stack_file_with_five_mistakes_is_refused_with_five_lines(stack: Stack
         cluster["engine"]["port"] = 70000
         cluster["checkpoint"]["revision"] = "main"
         cluster["nodes"][1]["fabric_ip"] = "ops@192.168.100.2"
-        cluster["fabric"] = {"gid_index": "08"}
+        cluster["fabric"] = {"gid_index": "3abc"}
 
     done = stack.up(five_mistakes, check=False)
     assert done.code != 0
