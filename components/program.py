@@ -63,8 +63,14 @@ def targets(cluster: ClusterSettings) -> list[tuple[Target, Resolved]]:
 def decide_generation(
     cluster: ClusterSettings, known: Sequence[NodeFacts] | None, stack: str, wanted_spec: str
 ) -> Generation:
-    """The live generation, or a new one with its reason said. Without facts the label is left out of the comparison."""
+    """The live generation, or a new one with its reason said. Without facts the label is left out of the comparison.
+
+    Raises SettingsError where there are no facts and this is no preview.
+    """
     if known is None:
+        if not pulumi.runtime.is_dry_run():
+            # without facts no preflight ran, and no host key is known: nothing may be changed on that footing
+            raise SettingsError(["facts: off is for previews: set it to on before an up"])
         pulumi.log.warn("facts: off: this preview knows the stack file and the state, not the nodes")
         return Generation("unknown", None)
     roles = [cluster.role(rank) for rank in range(len(cluster.nodes))]

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pulumi
 import pytest
 
 from components import preflight, program, remote
@@ -20,6 +21,7 @@ def off(run_program: Runner) -> Engine:
         patch.setattr(program, "resolve", nobody)
         patch.setattr(remote, "key_file", nobody)
         patch.setattr(remote, "host_key", nobody)
+        patch.setattr(pulumi.runtime, "is_dry_run", lambda: True)
         return run_program("dev", lambda cluster: cluster.update(facts=False), gather=nobody)
 
 
@@ -68,3 +70,9 @@ def test_with_facts_a_node_that_ssh_does_not_know_stops_the_preview(
 ):
     monkeypatch.setattr(program, "resolve", nobody)
     assert run_program.refused("dev")[0] == ["this machine knows no node"]
+
+
+def test_an_up_without_facts_is_refused(run_program: Runner):
+    """No preflight ran, and no host key would be checked."""
+    lines, _ = run_program.refused("dev", lambda cluster: cluster.update(facts="off"))
+    assert lines[1:] == ["  facts: off is for previews: set it to on before an up"]
