@@ -16,7 +16,7 @@ case "$*" in
   *-G*) printf 'hostname 203.0.113.7\\nuser ops\\nport 22\\n' ;;
   *"docker logs"*rank0*) cat {folder}/head.log; [ -e {folder}/ends ] || exec sleep 30 ;;
   *"docker logs"*) cat {folder}/worker.log; [ -e {folder}/ends ] || exec sleep 30 ;;
-  *"docker inspect"*) echo '{{"Running": false, "ExitCode": 1, "FinishedAt": "2026"}}' ;;
+  *"docker inspect"*) echo '{state}' ;;
   *"python3 -I -"*) cat >/dev/null; echo '{{"answer": "4183.", "first_s": 0.5}}' ;;
 esac
 """
@@ -37,11 +37,16 @@ WAIT = {
 }
 
 
-def wait_ready(recorder: Recorder, folder: Path, head: str, worker: str, monkeypatch: pytest.MonkeyPatch) -> object:
-    """The exit code of the shipped script, run here."""
+ENDED = '{"Running": false, "ExitCode": 1, "FinishedAt": "2026"}'
+
+
+def wait_ready(
+    recorder: Recorder, folder: Path, head: str, worker: str, monkeypatch: pytest.MonkeyPatch, state: str = ENDED
+) -> object:
+    """The exit code of the shipped script, run here; `state` is what docker says of each container."""
     (folder / "head.log").write_text(head)
     (folder / "worker.log").write_text(worker)
-    recorder.answer("ssh", SSH.format(folder=folder))
+    recorder.answer("ssh", SSH.format(folder=folder, state=state))
     monkeypatch.setenv("SPARK_WAIT", json.dumps(WAIT))
     monkeypatch.setattr(sys, "path", [*sys.path])
     with pytest.raises(SystemExit) as ended:
@@ -68,3 +73,12 @@ def test_a_pair_that_will_not_serve_ends_with_its_lines_and_exit_code_1(
     assert code == 1 and shown.out == ""
     assert "    vllm: error: unrecognized arguments: --x" in shown.err and "    waits" in shown.err
     assert "what this means: The image's vLLM does not know the flag" in shown.err
+
+
+def test_a_pair_that_served_for_so_long_that_its_start_was_rotated_away_is_asked_at_once(
+    recorder: Recorder, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    healthy = '{"Running": true, "Health": {"Status": "healthy"}}'
+    assert wait_ready(recorder, tmp_path, "a request of today\n", "", monkeypatch, healthy) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["answer"], report["kv_tokens"]) == ("4183.", None)
