@@ -92,7 +92,7 @@ class Node(pulumi.ComponentResource):
 
         `repair` says in words what the facts miss although the state has it: the script runs again, once a generation.
         """
-        ignored = list(opts.ignore_changes or [])
+        ignored = []
         if repair:
             options["triggers"] = [f"{repair} (generation {self._generation})"]
         elif "triggers" not in options:
@@ -101,8 +101,7 @@ class Node(pulumi.ComponentResource):
         if self._offline:
             # a reviewer's machine has neither the keys nor the known hosts that the state was made with
             ignored.append("connection")
-        opts = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions())
-        opts.ignore_changes = ignored
+        opts = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(ignore_changes=ignored))
         return script_resource(
             f"{self.role}-{purpose}",
             script,

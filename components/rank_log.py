@@ -28,7 +28,6 @@ PHASES: list[tuple[re.Pattern[str], str]] = [
 KV_MEMORY = re.compile(r"Available KV cache memory: ([\d.]+) GiB")
 KV_TOKENS = re.compile(r"GPU KV cache size: ([\d,]+) tokens")
 CONCURRENCY = re.compile(r"Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x")
-GID = re.compile(r"spark: fabric (.*), GID index (\d+|left to NCCL)")
 KEPT_LINES = 400
 """Enough for the cause above vLLM's tracebacks, which every process of a failing rank prints in turn."""
 
