@@ -6,7 +6,7 @@ so its connection is filled from what `ssh -G` says (remote.py).
 
 import os
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from components.sections import SSH_TARGET
@@ -75,7 +75,6 @@ class Resolved:
     proxy_jump: str | None = None
     multiplexed: bool = False
     identity_agent: str | None = None
-    config: Path | None = field(default=None, compare=False)
 
 
 def ssh_argv(target: Target, line: str, *, multiplexed: bool) -> list[str]:
@@ -91,10 +90,10 @@ def resolve(target: Target) -> Resolved:
     )
     if done.returncode:
         raise SshError(f"ssh -G {target.host} failed: {done.stderr.strip()}: mend the SSH configuration")
-    return parse_settings(done.stdout, target.config)
+    return parse_settings(done.stdout)
 
 
-def parse_settings(text: str, config: Path | None = None) -> Resolved:
+def parse_settings(text: str) -> Resolved:
     """The lines of `ssh -G` (keyword in lower case, value)."""
     values: dict[str, list[str]] = {}
     for line in text.splitlines():
@@ -120,7 +119,6 @@ def parse_settings(text: str, config: Path | None = None) -> Resolved:
         multiplexed=one("controlpath") is not None
         and values.get("controlmaster", ["false"])[-1] not in ("no", "false"),
         identity_agent=one("identityagent"),
-        config=config,
     )
 
 

@@ -134,8 +134,8 @@ def failure(ranks: list[Watched], first: Watched, elapsed_s: float, what: str | 
 class Watch:
     """The ranks of one pair during their start."""
 
-    def __init__(self, ranks: list[Watched], limit_s: float) -> None:
-        self.ranks, self.limit_s = ranks, limit_s
+    def __init__(self, ranks: list[Watched]) -> None:
+        self.ranks = ranks
         self.events: queue.Queue[Event] = queue.Queue()
         self.began = time.monotonic()
         self._said = 0.0

@@ -67,7 +67,7 @@ class Pair:
         monkeypatch.setattr(watch, "follow", followed)
         monkeypatch.setattr(watch, "inspect", lambda rank: dict(self.states[rank.role]))
         monkeypatch.setattr(watch.time, "monotonic", self.clock)  # type: ignore[attr-defined]
-        self.watch = Watch([self.head, self.worker], 600)
+        self.watch = Watch([self.head, self.worker])
         self.events = Events(self.clock)
         self.watch.events = self.events  # type: ignore[assignment]
 
@@ -233,7 +233,7 @@ def test_a_log_stream_that_never_holds_is_given_up_with_a_reason(pair: Pair):
 
 def test_streams_that_still_run_are_ended_with_the_watch(recorder: Recorder):
     recorder.answer("ssh", "exec sleep 60")
-    watching = Watch([rank("head", 0), rank("worker", 1)], 600)
+    watching = Watch([rank("head", 0), rank("worker", 1)])
     watching.close()
     assert [stream.poll() for stream in watching._streams] == [-15, -15]
     assert [watching.events.get(timeout=10)[1] for _ in range(2)] == [None, None]
