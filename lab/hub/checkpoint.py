@@ -2,6 +2,7 @@
 
 Every byte follows from the repository's name and revision, so two machines, two runs and a rebuilt hub agree on every
 digest, and nothing random is kept in the repository. The weights are noise: they compress as badly as real ones.
+A later revision has most shards of the one before it, byte for byte, as a real one that was trained on has.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ SHARDS = 48
 LAYERS = 43
 DRAFTER_LAYERS = 3
 EXPERTS = 8
+CHANGED = (2, 24, 48)
+"""Numbers of the shards that a later revision has its own of."""
 WIDTHS = {"F8_E4M3": 1, "F8_E8M0": 1, "I8": 1, "BF16": 2, "F32": 4}
 """Bytes an element, by safetensors' name of the type."""
 
@@ -56,15 +59,17 @@ class File:
 
 @dataclass(frozen=True)
 class Repository:
-    """One model repository at its one revision; `main` is that revision too."""
+    """One model repository at one revision."""
 
     name: str
     revision: str
     vision: bool
+    earlier: Repository | None = None
+    """The revision that this one changed; shards but for CHANGED are its."""
 
     @cached_property
     def files(self) -> dict[str, File]:
-        """All files by path, made at the first look: about 34 MB."""
+        """All files by path, made at the first look: about 34 MB, of which a later revision makes three shards."""
         files = list(self._shards())
         weight_map = {tensor: shard_name(number) for number in range(1, SHARDS + 1) for tensor in self.tensors(number)}
         total = sum(size_of(tensor) for number in range(1, SHARDS + 1) for tensor in self.tensors(number).values())
@@ -98,6 +103,8 @@ class Repository:
         }
         if self.vision:
             config |= {"vision_config": {"model_type": "deepseek_v4_vit", "patch_size": 14}, "n_predict": 3}
+        if self.earlier:
+            config["transformers_version"] = "4.57.3"
         return config
 
     def tensors(self, number: int) -> dict[str, Tensor]:
@@ -117,9 +124,11 @@ class Repository:
     def _shards(self) -> Iterator[File]:
         for number in range(1, SHARDS + 1):
             name = shard_name(number)
-            yield File(
-                name, safetensors(self.tensors(number), f"{self.name}@{self.revision}/{name}".encode()), lfs=True
-            )
+            if self.earlier and number not in CHANGED:
+                yield self.earlier.files[name]
+            else:
+                seed = f"{self.name}@{self.revision}/{name}".encode()
+                yield File(name, safetensors(self.tensors(number), seed), lfs=True)
 
 
 def layer(prefix: str) -> dict[str, Tensor]:
@@ -164,10 +173,13 @@ def document(value: object) -> str:
     return json.dumps(value, indent=2) + "\n"
 
 
-REPOSITORIES = {
-    repository.name: repository
-    for repository in (
-        Repository("deepseek-ai/DeepSeek-V4-Flash-DSpark", "3c5ed1f0a94b27d86ef1a0b9c2d4e87f5a6b0c13", vision=False),
-        Repository("deepseek-ai/DeepSeek-V4-Flash-Vision-Exp", "86f746b36186f0e567729a5c06a8c918caba82a9", vision=True),
-    )
-}
+DSPARK = Repository("deepseek-ai/DeepSeek-V4-Flash-DSpark", "3c5ed1f0a94b27d86ef1a0b9c2d4e87f5a6b0c13", vision=False)
+LATER = Repository(DSPARK.name, "b2f0447c61e9d85a3d0c7be15f1962a84cd3707e", vision=False, earlier=DSPARK)
+VISION_EXP = Repository(
+    "deepseek-ai/DeepSeek-V4-Flash-Vision-Exp", "86f746b36186f0e567729a5c06a8c918caba82a9", vision=True
+)
+
+REPOSITORIES = {repository.name: repository for repository in (DSPARK, VISION_EXP)}
+"""By name, each at the revision that `main` is."""
+REVISIONS = {(repository.name, repository.revision): repository for repository in (DSPARK, LATER, VISION_EXP)}
+"""By name and revision, all of them."""

@@ -7,7 +7,8 @@
     GET       /lab/faults                                   what .lab/faults.json holds, `{}` without it
     GET       /lab/health                                   the digest of the sources that this process runs
 
-Errors carry the real hub's X-Error-Code, which is what the client decides by.
+Errors carry the real hub's X-Error-Code, which is what the client decides by. The log has a line a request: method,
+path, range and status; of other headers, queries and bodies nothing, since tokens travel there.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from lab.hub.checkpoint import REPOSITORIES, File, Repository
-from lab.hub.switches import Valve
+from lab.hub.checkpoint import REPOSITORIES, REVISIONS, File, Repository
+from lab.hub.switches import Switches, Valve
 
 CHUNK = 1 << 16
+SHORT_BY = 3
+"""Bytes that a file of the switch wrong_size lacks."""
 FOLDER = Path(__file__).parent
 
 API = re.compile(
@@ -143,7 +146,7 @@ class Handler(BaseHTTPRequestHandler):
         }
         if file.lfs:
             headers |= {"X-Linked-Etag": f'"{file.oid}"', "X-Linked-Size": str(len(file.content))}
-        self.send_file(file, headers, flipped=path in switches.flip, cut_after=switches.cut_after_bytes)
+        self.send_file(faulty(file, switches), headers, switches.cut_after_bytes)
 
     def require_token(self, repo: Repository, expected: str | None) -> None:
         access = f"Access to model {repo.name} is restricted"
@@ -160,8 +163,7 @@ class Handler(BaseHTTPRequestHandler):
         scheme, _, value = self.headers.get("Authorization", "").partition(" ")
         return value if scheme.lower() == "bearer" and value else None
 
-    def send_file(self, file: File, headers: dict[str, str], *, flipped: bool, cut_after: int | None) -> None:
-        content = flip(file.content) if flipped else file.content
+    def send_file(self, content: bytes, headers: dict[str, str], cut_after: int | None) -> None:
         start, end = 0, len(content)
         status = 200
         if match := RANGE.fullmatch(self.headers.get("Range", "")):
@@ -199,16 +201,22 @@ class Handler(BaseHTTPRequestHandler):
     def reply_json(self, value: object) -> None:
         self.reply(200, json.dumps(value).encode(), {})
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        """Called by send_response. A malformed request has no path yet, and what it does have may be anything."""
+        path = urlsplit(getattr(self, "path", "-")).path
         wanted = self.headers.get("Range", "") if getattr(self, "headers", None) else ""
-        print(f"{self.log_date_time_string()} {self.client_address[0]} {format % args} {wanted}".rstrip(), flush=True)
+        line = f"{self.log_date_time_string()} {self.client_address[0]} {self.command} {path} {code} {wanted}"
+        print(line.rstrip(), flush=True)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """The base class's own complaints quote what was sent."""
 
 
 def find(name: str, revision: str) -> Repository:
-    repo = REPOSITORIES.get(name)
-    if repo is None:
+    if name not in REPOSITORIES:
         raise Refusal(404, "RepoNotFound", "Repository not found")
-    if revision not in ("main", repo.revision):
+    repo = REPOSITORIES[name] if revision == "main" else REVISIONS.get((name, revision))
+    if repo is None:
         raise Refusal(404, "RevisionNotFound", f"Invalid rev id: {revision}")
     return repo
 
@@ -220,6 +228,12 @@ def tree(repo: Repository, folder: str) -> Iterator[dict[str, object]]:
         yield {"type": "directory", "path": name, "size": 0, "oid": hashlib.sha1(name.encode()).hexdigest()}
     for file in inside:
         yield file.entry()
+
+
+def faulty(file: File, switches: Switches) -> bytes:
+    """What is sent of a file: its content, or as flip and wrong_size have it."""
+    content = file.content[:-SHORT_BY] if file.path in switches.wrong_size else file.content
+    return flip(content) if file.path in switches.flip else content
 
 
 def flip(content: bytes) -> bytes:
@@ -234,7 +248,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--lab", type=Path, required=True, help="folder with faults.json and hub.json")
     options = parser.parse_args(arguments)
     with Hub(("127.0.0.1", options.port), options.lab) as hub:
-        for repo in REPOSITORIES.values():
+        for repo in REVISIONS.values():
             size = sum(len(file.content) for file in repo.files.values())
             print(f"serving {repo.name} at {repo.revision}: {len(repo.files)} files, {size:,} bytes", flush=True)
         hub.serve_forever()

@@ -6,7 +6,11 @@ gated             repositories that `require_token` is about; default: all
 cut_after_bytes   every response ends after so many bytes of its body, with the connection closed
 down_after_bytes  after so many bytes in all, the hub cuts what is under way and answers 503 until the file changes
 flip              files (their path in the repository) whose middle byte is sent wrong
+wrong_size        files that are sent three bytes shorter than the listing says, with a Content-Length to match
 missing           files that are answered 404, though the listing has them
+
+A file may be in several: it is missing before it is short, and flipped in what is sent of it. All revisions of a
+repository, and all repositories, share the lists. A hub that is only slow is rate_bytes_s.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ class Switches:
     cut_after_bytes: int | None = None
     down_after_bytes: int | None = None
     flip: list[str] = field(default_factory=list)
+    wrong_size: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
     @classmethod

@@ -3,6 +3,7 @@
 import hashlib
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lab.hub.checkpoint import REPOSITORIES
+from lab.hub.checkpoint import LATER, REPOSITORIES
 from lab.hub.server import Hub
 
 REPO = "deepseek-ai/DeepSeek-V4-Flash-DSpark"
@@ -151,6 +152,56 @@ def test_a_flipped_file_has_its_size_and_not_its_digest(hub):
     assert sum(left != right for left, right in zip(good, bad, strict=True)) == 1
     assert headers["etag"] == f'"{hashlib.sha256(good).hexdigest()}"'
     assert hub.file("config.json")[0] == 404
+
+
+def test_a_file_of_the_wrong_size_is_short_by_the_listing_and_whole_by_its_headers(hub):
+    """A truncated object on the hub's side: nothing on the way lost anything."""
+    row, (_, _, good) = hub.tree()[SHARD], hub.file(SHARD)
+    hub.switch(wrong_size=[SHARD])
+    status, headers, short = hub.file(SHARD)
+    assert (status, short) == (200, good[:-3])
+    assert headers["content-length"] == hub.file(SHARD, "HEAD")[1]["content-length"] == str(len(short))
+    assert headers["x-linked-size"] == str(row["lfs"]["size"]) == str(len(good)), "the listing's size stays"
+    assert hub.tree()[SHARD] == row
+    _, resumed, rest = hub.file(SHARD, Range="bytes=700000-")
+    assert (rest, resumed["content-range"]) == (short[700000:], f"bytes 700000-{len(short) - 1}/{len(short)}")
+    assert hub.file(SHARD, Range=f"bytes={len(short)}-")[0] == 416
+    assert len(hub.file("config.json")[2]) == hub.tree()["config.json"]["size"], "other files are as they were"
+
+
+def test_a_file_can_be_short_and_flipped_and_a_missing_one_is_neither(hub):
+    _, _, good = hub.file(SHARD)
+    hub.switch(wrong_size=[SHARD, "config.json"], flip=[SHARD, "config.json"], missing=["config.json"])
+    _, _, bad = hub.file(SHARD)
+    assert len(bad) == len(good) - 3
+    assert sum(left != right for left, right in zip(bad, good[:-3], strict=True)) == 1
+    assert hub.file("config.json")[0] == 404
+
+
+def test_a_later_revision_is_served_beside_main(hub):
+    about = json.loads(hub.ask(f"/api/models/{REPO}/revision/{LATER.revision}")[2])
+    assert about["sha"] == LATER.revision != json.loads(hub.ask(f"/api/models/{REPO}")[2])["sha"]
+    encoder = f"/{REPO}/resolve/{LATER.revision}/encoding/encoding_dsv4.py"
+    _, headers, body = hub.ask(encoder)
+    assert (headers["x-repo-commit"], LATER.revision[:8] in body.decode()) == (LATER.revision, True)
+    rows = json.loads(hub.ask(f"/api/models/{REPO}/tree/{LATER.revision}?recursive=true")[2])
+    earlier = hub.tree()
+    same = [row["path"] for row in rows if row["path"].endswith(".safetensors") and row == earlier[row["path"]]]
+    assert len(same) == 45
+
+
+def test_the_log_has_no_token_wherever_a_client_puts_it(hub, capsys):
+    hub.switch(require_token="hf_right")
+    hub.file(SHARD, Authorization="Bearer hf_right", Range="bytes=5-9")
+    hub.file("config.json", Authorization="Bearer hf_wrong")
+    hub.ask(f"/{REPO}/resolve/main/config.json?token=hf_wrong", Cookie="token=hf_right")
+    with socket.create_connection(("127.0.0.1", hub.port)) as raw:
+        raw.sendall(b"Authorization: Bearer hf_right\r\n\r\n")
+        assert b"400" in raw.recv(1000)
+    log = capsys.readouterr()
+    assert f"GET /{REPO}/resolve/{REVISION}/{SHARD} 206 bytes=5-9" in log.out
+    assert "config.json 401" in log.out and "config.json 403" in log.out
+    assert "hf_" not in log.out + log.err
 
 
 def test_a_misspelt_switch_is_an_error_and_not_an_untested_test(hub):

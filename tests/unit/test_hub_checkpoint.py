@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from lab.hub import checkpoint
-from lab.hub.checkpoint import REPOSITORIES, SHARDS
+from lab.hub.checkpoint import CHANGED, DSPARK, LATER, REPOSITORIES, REVISIONS, SHARDS
 
 SHARD_OF_THE_LAST = checkpoint.shard_name(SHARDS)
 
 
-@pytest.fixture(params=sorted(REPOSITORIES))
+@pytest.fixture(params=sorted(REVISIONS))
 def repository(request):
-    return REPOSITORIES[request.param]
+    return REVISIONS[request.param]
 
 
 def header_of(content: bytes) -> tuple[dict[str, Any], int]:
@@ -43,6 +43,24 @@ def test_the_bytes_follow_from_name_and_revision_alone():
     assert digest == "2c7c4721d303c014540ce623cca096c264f1bfe881ffd848ef1d064349fbad0c", (
         "a change of content changes every lab's cache"
     )
+
+
+def test_a_later_revision_has_45_of_48_shards_byte_for_byte_and_is_not_main():
+    shards = [checkpoint.shard_name(number) for number in range(1, SHARDS + 1)]
+    other = [path for path in shards if LATER.files[path].oid != DSPARK.files[path].oid]
+    assert other == [checkpoint.shard_name(number) for number in CHANGED]
+    assert len(other) == 3
+    assert REPOSITORIES[DSPARK.name] is DSPARK
+    assert all(len(LATER.files[path].content) == len(DSPARK.files[path].content) for path in other), (
+        "the layout is the same, so one index fits both"
+    )
+
+
+def test_a_later_revisions_config_and_encoder_are_its_own():
+    for path in ("config.json", "encoding/encoding_dsv4.py"):
+        assert LATER.files[path].oid != DSPARK.files[path].oid
+    same = {path for path in DSPARK.files if LATER.files[path].oid == DSPARK.files[path].oid}
+    assert {"tokenizer.json", "model.safetensors.index.json"} <= same
 
 
 def test_only_vision_exp_has_a_vision_encoder():
