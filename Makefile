@@ -30,8 +30,10 @@ unit: python ## tests that need no machine: pure functions, and the whole progra
 test: setup ## all that must hold: lint, unit, and the lab's tests with the real `pulumi`
 	@scripts/test
 
-bench: setup ## measure, on the lab: no-op up, end of up after ready, unit tests, the whole of the tests
+bench: setup ## measure, on the lab: no-op up, end of up after ready, download and mirror, tests; the mirror against rsync
 	@scripts/env scripts/bench
+	@scripts/bench_mirror
+	@scripts/bench_mirror --lab --runs 2
 
 lock: python ## remake requirements.txt from requirements.in, each package at its newest allowed version
 	@.venv/bin/uv pip compile requirements.in --output-file requirements.txt --upgrade --quiet --universal \

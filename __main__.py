@@ -2,9 +2,8 @@
 
 import pulumi
 
-from components import facts, outputs, preflight, program, source_positions
+from components import checkpoint, checkpoint_plan, facts, outputs, preflight, program, source_positions
 from components.base import Refusal
-from components.checkpoint import Checkpoint
 from components.engine import Engine, wanted_spec
 from components.fabric import Fabric
 from components.image import Image
@@ -19,7 +18,9 @@ try:
     cluster, secrets = program.load_settings()
     targets = program.targets(cluster)
     known = facts.gather(cluster, targets, stack) if cluster.facts == "on" else None
-    preflight.check(cluster, known, stack, pulumi.log.warn)
+    preflight.check(cluster, known, stack, pulumi.log.warn, has_hf_token=secrets["hf_token"] is not None)
+    for line in checkpoint_plan.lines(cluster, known or []):
+        pulumi.log.info(line)
     generation = program.decide_generation(cluster, known, stack, wanted_spec(cluster))
 
     ranks = range(len(cluster.nodes))
@@ -27,7 +28,7 @@ try:
     nodes = [Node(cluster, rank, *targets[rank], seen[rank], generation) for rank in ranks]
     fabrics = [Fabric(cluster, nodes[rank], program.table_seen(cluster, rank, seen[rank])) for rank in ranks]
     images = [Image(cluster, nodes[rank], seen[rank]) for rank in ranks]
-    checkpoints = [Checkpoint(cluster, nodes[rank], images[rank], seen[rank], secrets["hf_token"]) for rank in ranks]
+    checkpoints = checkpoint.declare(cluster, nodes, images, seen, stack, secrets["hf_token"])
     engine = Engine(cluster, nodes, fabrics, images, checkpoints, generation, secrets["api_key"])
     readiness = Readiness(cluster, nodes, engine)
     outputs.export(cluster, nodes, fabrics, checkpoints, generation, readiness)

@@ -1,54 +1,134 @@
-"""The checkpoint on one node: every file of one revision, before a rank may start."""
+"""The checkpoint on every node before a rank may start: the head downloads, the others mirror while it arrives."""
+
+from collections.abc import Sequence
+from typing import Any
 
 import pulumi
+import pulumi_command as command
+import pulumi_docker as docker
 
+from components.checkpoint_plan import Need, need, reads_over_nfs
 from components.facts import NodeFacts
 from components.image import Image
+from components.nfs import NfsCheckpoint, NfsExport
 from components.node import Node
+from components.serve_args import CACHE
 from components.settings import ClusterSettings
 
 
-class Checkpoint(pulumi.ComponentResource):
-    """One node's copy of the model, fetched by huggingface_hub inside the runtime image, never removed.
+def inputs_of(cluster: ClusterSettings, node: Node) -> dict[str, Any]:
+    """What checkpoint_step.py asks for on any node."""
+    wanted = cluster.checkpoint
+    return {
+        "role": "mirror" if node.rank else "fetch",
+        "repo": wanted.repo,
+        "revision": wanted.revision,
+        "shards": wanted.shards,
+        "encoding_file": wanted.encoding_file,
+        "endpoint": wanted.endpoint,
+        "patience_s": wanted.hub_patience_s,
+        "image": cluster.image.pinned,
+        "python": cluster.image.python,
+        "hf_cache": node.settings.hf_cache,
+        "stack": pulumi.get_stack(),
+        "address": str(node.settings.fabric_ip),
+        # who copies from here, and where to copy from
+        "peers": [] if node.rank else mirrors(cluster),
+        "source_address": str(cluster.nodes[0].fabric_ip) if node.rank else None,
+    }
 
-    The step runs when the revision changes and when the facts say that files are missing; a whole copy costs nothing.
+
+def mirrors(cluster: ClusterSettings) -> list[str]:
+    """Fabric addresses of the nodes that copy from the head."""
+    ranks = range(len(cluster.nodes))
+    return [str(cluster.nodes[rank].fabric_ip) for rank in ranks if rank and not reads_over_nfs(cluster, rank)]
+
+
+class Checkpoint(pulumi.ComponentResource):
+    """One node's own copy, every file proven by its hash; it is never removed.
+
+    - a step that begins the node's job and returns: the head's downloads, and lets the others copy with a token made
+      for this one run; theirs copy what has arrived there
+    - a step that follows the job until the node is whole; head and workers are followed side by side
     """
 
+    begun: command.remote.Command
+    """Its stdout is the head's door for the other nodes, and a secret: job, port, token."""
+    complete: pulumi.Resource
     whole: pulumi.Output[bool]
     """Whether the step has proven every file of the index on this node."""
+    hub_mount: docker.ContainerMountArgs
+    """How the node's rank sees the hub cache, read-only."""
 
     def __init__(
         self,
         cluster: ClusterSettings,
         node: Node,
         image: Image,
-        facts: NodeFacts | None,
-        hf_token: pulumi.Output[str] | None,
+        secrets: dict[str, pulumi.Input[str]],
+        *,
+        begin_again: str | None,
+        follow_again: str | None,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("spark:checkpoint:Checkpoint", f"{node.role}-checkpoint", None, opts)
-        wanted = cluster.checkpoint
-        inputs = {
-            "repo": wanted.repo,
-            "revision": wanted.revision,
-            "shards": wanted.shards,
-            "size_gib": wanted.size_gib,
-            "endpoint": wanted.endpoint,
-            "encoding_file": wanted.encoding_file,
-            "image": cluster.image.pinned,
-            "python": cluster.image.python,
-            "hf_cache": node.settings.hf_cache,
-            "stack": pulumi.get_stack(),
-        }
-        self.complete = node.script(
-            "checkpoint",
-            "fetch_checkpoint",
-            inputs,
-            timeout_s=wanted.download_timeout_s,
-            repair=facts.checkpoint_gap() if facts else None,
-            secrets={"HF_TOKEN": hf_token} if hf_token else None,
+        inputs = inputs_of(cluster, node)
+        self.begun = node.script(
+            "checkpoint-job",
+            "checkpoint_step",
+            {**inputs, "action": "begin"},
+            timeout_s=600,
+            repair=begin_again,
+            secrets=secrets,
             opts=pulumi.ResourceOptions(parent=self, depends_on=[node.ready, image.pulled]),
         )
-        # what a hub token could have touched is secret as a whole; that the step ended well is not
-        self.whole = pulumi.Output.unsecret(self.complete.stdout.apply(lambda text: '"snapshot"' in text))
-        self.register_outputs({"revision": wanted.revision})
+        done = node.script(
+            "checkpoint",
+            "checkpoint_step",
+            {**inputs, "action": "follow"},
+            timeout_s=cluster.checkpoint.download_timeout_s,
+            repair=follow_again,
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[self.begun]),
+        )
+        self.complete = done
+        self.whole = done.stdout.apply(lambda text: '"snapshot"' in text)
+        self.hub_mount = docker.ContainerMountArgs(type="bind", source=node.hub, target=f"{CACHE}/hub", read_only=True)
+        self.register_outputs({"revision": cluster.checkpoint.revision})
+
+
+def declare(
+    cluster: ClusterSettings,
+    nodes: Sequence[Node],
+    images: Sequence[Image],
+    facts: Sequence[NodeFacts | None],
+    stack: str,
+    hf_token: pulumi.Output[str] | None,
+) -> list[Checkpoint | NfsCheckpoint]:
+    """Every node's checkpoint, in rank order."""
+    needs = [need(cluster, rank, known) if known else None for rank, known in enumerate(facts)]
+    found: list[Checkpoint | NfsCheckpoint] = []
+    export: NfsExport | None = None
+    head: Checkpoint | None = None
+    for node, image, lacking, known in zip(nodes, images, needs, facts, strict=True):
+        again = lacking.trigger if lacking else None
+        if head and reads_over_nfs(cluster, node.rank):
+            export = export or NfsExport(cluster, nodes[0], head.complete, any_of(needs[1:]))
+            found.append(NfsCheckpoint(cluster, node, image, export, again))
+            continue
+        # the head's job is needed by whoever copies from it; one that runs is followed, and begun again by nobody
+        begin_again = again if head or not mirrors(cluster) else any_of(needs)
+        if known and known.job_runs(stack):
+            begin_again = None
+        secrets: dict[str, pulumi.Input[str]]
+        if head:
+            secrets = {"SPARK_SOURCE": head.begun.stdout}
+        else:
+            secrets = {"HF_TOKEN": hf_token if hf_token is not None else ""}
+        copy = Checkpoint(cluster, node, image, secrets, begin_again=begin_again, follow_again=again)
+        head = head or copy
+        found.append(copy)
+    return found
+
+
+def any_of(needs: Sequence[Need | None]) -> str | None:
+    return "; ".join(lacking.trigger for lacking in needs if lacking) or None

@@ -8,9 +8,11 @@ import pulumi_command as command
 import pulumi_docker as docker
 
 from components.checkpoint import Checkpoint
+from components.checkpoint_plan import reads_over_nfs
 from components.fabric import Fabric
 from components.generation import Generation
 from components.image import Image
+from components.nfs import NfsCheckpoint
 from components.node import Node
 from components.node_script import SCRIPTS, modules_of
 from components.serve_args import CACHE, START_FILE, RankSpec, rank_env, serve_argv, spec_hash, start_inputs
@@ -27,10 +29,17 @@ def rank_spec(cluster: ClusterSettings, rank: int) -> RankSpec:
         argv=serve_argv(cluster, rank),
         env=rank_env(cluster, rank),
         start=start_inputs(cluster, rank),
-        # the docker provider takes a changed mount for an update and does not apply it
-        hf_cache=cluster.nodes[rank].hf_cache,
+        hub=hub_of(cluster, rank),
         scripts={f"{name}.py": (SCRIPTS / f"{name}.py").read_text() for name in modules_of("rank")},
     )
+
+
+def hub_of(cluster: ClusterSettings, rank: int) -> str:
+    """Where a rank's checkpoint is, as the stack file says it; the docker provider does not apply a changed mount."""
+    if reads_over_nfs(cluster, rank):
+        head = cluster.nodes[0]
+        return f"nfs {head.fabric_ip} {head.hf_cache}"
+    return cluster.nodes[rank].hf_cache
 
 
 def wanted_spec(cluster: ClusterSettings) -> str:
@@ -63,7 +72,7 @@ class Engine(pulumi.ComponentResource):
         nodes: Sequence[Node],
         fabrics: Sequence[Fabric],
         images: Sequence[Image],
-        checkpoints: Sequence[Checkpoint],
+        checkpoints: Sequence[Checkpoint | NfsCheckpoint],
         generation: Generation,
         api_key: pulumi.Output[str] | None,
         opts: pulumi.ResourceOptions | None = None,
@@ -85,7 +94,8 @@ class Engine(pulumi.ComponentResource):
         started: list[docker.Container] = []
         for rank in reversed(range(len(nodes))):
             node = nodes[rank]
-            depends: list[pulumi.Resource] = [fabrics[rank].lookup, images[rank].pulled, checkpoints[rank].complete]
+            purged = self._purge(cluster, node, checkpoints, generation, pulumi.ResourceOptions(parent=self))
+            depends: list[pulumi.Resource] = [fabrics[rank].lookup, images[rank].pulled, purged]
             labels = {**shared, "spark.rank": str(rank)}
             if rank == 0:
                 labels["spark.after"] = pulumi.Output.all(*[other.id for other in started]).apply(",".join)
@@ -98,7 +108,7 @@ class Engine(pulumi.ComponentResource):
                     command=serve_argv(cluster, rank),
                     envs=self._envs(cluster, rank, fabrics[rank]),
                     uploads=uploads(rank_spec(cluster, rank)),
-                    mounts=mounts(cluster, node, with_secrets=bool(keys)),
+                    mounts=mounts(cluster, node, checkpoints[rank].hub_mount, with_secrets=bool(keys)),
                     devices=[docker.ContainerDeviceArgs(host_path="/dev/infiniband")],
                     gpus="all",
                     network_mode="host",
@@ -132,6 +142,40 @@ class Engine(pulumi.ComponentResource):
         self.ranks = list(reversed(started))
         self.register_outputs({"generation": generation.name})
 
+    @staticmethod
+    def _purge(
+        cluster: ClusterSettings,
+        node: Node,
+        checkpoints: Sequence[Checkpoint | NfsCheckpoint],
+        generation: Generation,
+        opts: pulumi.ResourceOptions,
+    ) -> command.remote.Command:
+        """The page cache of one node, given back once a generation, when no checkpoint is being written any more."""
+        inputs = {
+            "stack": pulumi.get_stack(),
+            "image": cluster.image.pinned,
+            "python": cluster.image.python,
+            "need_gib": round(cluster.engine.gpu_memory_utilization * cluster.hardware.memory_gib, 1),
+            "hf_cache": node.settings.hf_cache,
+            "repo": cluster.checkpoint.repo,
+            "revision": cluster.checkpoint.revision,
+        }
+        return node.script(
+            "page-cache",
+            "purge_page_cache",
+            inputs,
+            timeout_s=600,
+            # a note, not a trigger: it runs again as an update, and only the ranks show as replaced
+            note=f"generation {generation.name}",
+            opts=pulumi.ResourceOptions.merge(
+                opts,
+                pulumi.ResourceOptions(
+                    depends_on=[copy.complete for copy in checkpoints],
+                    ignore_changes=["create"] if cluster.facts == "off" else None,
+                ),
+            ),
+        )
+
     def _key_file(self, node: Node, api_key: pulumi.Output[str]) -> command.remote.Command:
         """The API key as a file on a node; stdout is another word each time it is written."""
         return node.script(
@@ -163,20 +207,22 @@ def uploads(spec: RankSpec) -> list[docker.ContainerUploadArgs]:
     return [docker.ContainerUploadArgs(file=path, content=text) for path, text in sorted(files.items())]
 
 
-def mounts(cluster: ClusterSettings, node: Node, *, with_secrets: bool) -> list[docker.ContainerMountArgs]:
+def mounts(
+    cluster: ClusterSettings, node: Node, hub: docker.ContainerMountArgs, *, with_secrets: bool
+) -> list[docker.ContainerMountArgs]:
     """Our cache folder for this image, the hub read-only inside it, our /tmp; the user's hub token stays outside."""
     jit = cluster.image.digest.removeprefix("sha256:")[:12]
     binds: list[tuple[pulumi.Input[str], str, bool]] = [
         (pulumi.Output.concat(node.folder, "/cache/", jit), CACHE, False),
-        (node.hub, f"{CACHE}/hub", True),
         (pulumi.Output.concat(node.folder, "/tmp"), "/tmp", False),
     ]
     if with_secrets:
         binds.append((pulumi.Output.concat(node.folder, "/secrets"), SECRETS, True))
-    return [
+    ours = [
         docker.ContainerMountArgs(type="bind", source=source, target=target, read_only=read_only)
         for source, target, read_only in binds
     ]
+    return [ours[0], hub, *ours[1:]]
 
 
 def healthcheck(cluster: ClusterSettings) -> docker.ContainerHealthcheckArgs:

@@ -102,6 +102,8 @@ class DiskFacts(Facts):
     free_bytes: int
     anchor: str = ""
     writable: bool = True
+    unwritable: str | None = None
+    """The first folder that a download would be refused in."""
     device: int | None = None
 
 
@@ -110,10 +112,36 @@ class Disks(Facts):
     docker_root: DiskFacts | None = None
 
 
+class HubError(Facts):
+    """What the hub said to somebody without a token."""
+
+    status: int | None = None
+    """HTTP status; None when it could not be reached."""
+    words: str = ""
+
+
 class CheckpointFacts(Facts):
     gaps: list[str] = []
-    """What is missing of the configured revision, a line each; empty when it is whole."""
+    """What is missing of the configured revision, or not proven by its hash, a line each; empty when it is whole."""
     bytes_present: int = 0
+    revisions: list[str] = []
+    """All revisions of the model that are here."""
+    outside: str | None = None
+    """Where the model's folder really is, when a link leads out of the cache."""
+    hub_error: HubError | None = None
+
+
+class JobFacts(Facts):
+    """The last words of the last job on this node's checkpoint."""
+
+    id: str
+    state: str
+    """running, done or failed; a job that was killed is running for ever, see NodeFacts.job_runs."""
+
+
+class NfsFacts(Facts):
+    refused: str | None = None
+    """Why the head's NFS server takes no connection from this node; None when it does."""
 
 
 class NodeFacts(Facts):
@@ -136,6 +164,8 @@ class NodeFacts(Facts):
     gpu: GpuFacts | None = None
     disk: Disks | None = None
     checkpoint: CheckpointFacts | None = None
+    job: JobFacts | None = None
+    nfs: NfsFacts | None = None
     earlyoom: bool | None = None
     folder: bool | None = None
     """Whether our folder is there, with its mark; None when that could not be read."""
@@ -172,6 +202,11 @@ class NodeFacts(Facts):
         # a repair removes first what is there: what nobody could read must not be repaired
         return "our folder is missing" if self.folder is False else None
 
+    def job_runs(self, stack: str) -> bool:
+        """Whether a job of this stack is at the checkpoint now."""
+        labels = {"spark.stack": stack, "spark.job": "checkpoint"}
+        return any(labels.items() <= found.labels.items() and found.running for found in self.containers or [])
+
     def checkpoint_gap(self) -> str | None:
         """Why the checkpoint must be fetched, in words; None when it is whole."""
         if self.checkpoint is None:
@@ -201,6 +236,9 @@ def inputs_of(settings: ClusterSettings, rank: int, stack: str) -> dict[str, Any
         "encoding_file": settings.checkpoint.encoding_file,
         "image": settings.image.pinned,
         "ports": [engine.port, engine.master_port] if rank == 0 else [],
+        # only the head downloads; only a worker that reads over the fabric needs its server
+        "endpoint": settings.checkpoint.endpoint if rank == 0 else None,
+        "nfs": str(settings.nodes[0].fabric_ip) if rank and settings.checkpoint.mode == "nfs" else None,
     }
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from components.checkpoint_plan import amount, missing_gib, reads_over_nfs
 from components.facts import DockerFacts, NodeFacts
 from components.settings import ClusterSettings
 from hca_members import Refusal as FabricRefusal
@@ -39,6 +40,7 @@ class NodeView:
     rank: int
     facts: NodeFacts
     stack: str
+    has_hf_token: bool = False
 
     @property
     def role(self) -> str:
@@ -143,26 +145,28 @@ def architecture_fits(view: NodeView) -> Iterator[Finding]:
 
 
 def disk_enough(view: NodeView) -> Iterator[Finding]:
-    disks, checkpoint = view.facts.disk, view.facts.checkpoint
+    disks = view.facts.disk
     if disks is None or disks.hf_cache is None:
         yield view.error("the disk of the Hugging Face cache could not be read")
         return
     cache = disks.hf_cache
-    if not cache.writable:
-        yield view.error(
-            f"{cache.anchor or cache.path} is not writable for {view.facts.user}: chown it, or set hf_cache"
+    if not cache.writable and "/models--" in (cache.unwritable or ""):
+        yield view.warning(
+            f"{cache.unwritable} belongs to another user: the checkpoint's step gives it to {view.facts.user}"
         )
+    elif not cache.writable:
+        yield view.error(
+            f"{cache.unwritable or cache.path} is not writable for {view.facts.user}: chown it, or set hf_cache"
+        )
+    missing = 0.0 if reads_over_nfs(view.cluster, view.rank) else missing_gib(view.cluster, view.facts)
     size = view.cluster.checkpoint.size_gib
-    missing = 0.0
-    if checkpoint is None or checkpoint.gaps:
-        missing = max(0.0, size - (checkpoint.bytes_present if checkpoint else 0) / 2**30)
     # a small checkpoint, such as the lab's, needs no more room to spare than its own size
     margin = min(DISK_MARGIN_GIB, size)
     free = cache.free_bytes / 2**30
     if missing and free < missing + margin:
         yield view.error(
-            f"the checkpoint lacks {missing:.1f} GiB on this node and {cache.path} has {free:.1f} GiB free "
-            f"(with {margin:.1f} to spare): make room, or set hf_cache to a larger disk"
+            f"the checkpoint lacks {amount(missing)} on this node and {cache.path} has {amount(free)} free (with "
+            f"{amount(margin)} to spare): make room (scripts/prune lists what may go), or set hf_cache to a larger disk"
         )
     docker = disks.docker_root
     if (
@@ -176,6 +180,40 @@ def disk_enough(view: NodeView) -> Iterator[Finding]:
             f"the image is not there yet, needs about {IMAGE_GIB} GiB, and {docker.path} has "
             f"{docker.free_bytes / 2**30:.1f} GiB free: make room (docker system df)"
         )
+
+
+def checkpoint_reachable(view: NodeView) -> Iterator[Finding]:
+    """What a step would find out after minutes: a folder that no container can see, a hub that says no."""
+    found, wanted = view.facts.checkpoint, view.cluster.checkpoint
+    if found is None or reads_over_nfs(view.cluster, view.rank):
+        return
+    if found.outside:
+        yield view.error(
+            f"the model's folder is a link to {found.outside}, outside of the cache, where no container can follow it: "
+            "set hf_cache to the cache on that disk"
+        )
+    error = found.hub_error
+    if error is None or view.facts.job_runs(view.stack):
+        return
+    lacks = f"the hub {wanted.endpoint}"
+    if error.status is None:
+        yield view.error(
+            f"{lacks} cannot be reached from this node ({error.words}), and the checkpoint is not whole "
+            f"({view.facts.checkpoint_gap()}): bring the node onto the internet, or correct checkpoint.endpoint"
+        )
+    elif error.status in (401, 403):
+        if not view.has_hf_token:
+            yield view.error(
+                f"{lacks} does not give out {wanted.repo} without an account (status {error.status}): accept its "
+                f"licence at {wanted.endpoint}/{wanted.repo}, then pulumi config set --secret hf_token ..."
+            )
+    elif error.status == 404:
+        yield view.error(
+            f"{lacks} has no revision {wanted.revision} of {wanted.repo} with an index ({error.words}): compare "
+            f"checkpoint.repo and checkpoint.revision with {wanted.endpoint}/{wanted.repo}"
+        )
+    else:
+        yield view.warning(f"{lacks} answers with status {error.status} ({error.words}): the download will wait for it")
 
 
 def ports_free(view: NodeView) -> Iterator[Finding]:
@@ -205,7 +243,9 @@ def names_ours(view: NodeView) -> Iterator[Finding]:
 def gpu_unshared(view: NodeView) -> Iterator[Finding]:
     for container in view.facts.containers or []:
         stack = container.labels.get("spark.stack")
-        if container.running and stack != view.stack and (container.gpu or container.vllm):
+        # a job on the checkpoint runs the same image, without the GPU
+        holds = container.gpu or (container.vllm and "spark.job" not in container.labels)
+        if container.running and stack != view.stack and holds:
             whose = f"of stack {stack}" if stack else "not ours"
             yield view.error(
                 f"container {container.name} ({whose}) holds the GPU's memory: stop it first", "foreign_gpu"
@@ -242,6 +282,7 @@ NODE_RULES: tuple[Callable[[NodeView], Iterator[Finding]], ...] = (
     memory_enough,
     kernel_sound,
     disk_enough,
+    checkpoint_reachable,
     ports_free,
     names_ours,
     gpu_unshared,

@@ -20,6 +20,7 @@ EMBED = """\
 import sys, types
 def embedded(name, text):
     module = types.ModuleType(name)
+    module.__source__ = text  # for a script that hands its modules on
     sys.modules[name] = module
     exec(compile(text, name + ".py", "exec"), module.__dict__)
 """
@@ -48,7 +49,7 @@ def payload(name: str) -> str:
     return "".join([EMBED, *lines, run])
 
 
-def secret_payload(name: str, variables: Mapping[str, str]) -> str:
+def environment_payload(name: str, variables: Mapping[str, str]) -> str:
     """Like payload, with environment variables for the script alone: nobody else sees stdin, anyone sees argv."""
     return f"import os\nos.environ.update({dict(variables)!r})\n{payload(name)}"
 

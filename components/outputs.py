@@ -7,6 +7,7 @@ import pulumi
 from components.checkpoint import Checkpoint
 from components.fabric import Fabric
 from components.generation import Generation
+from components.nfs import NfsCheckpoint
 from components.node import Node
 from components.readiness import Readiness
 from components.settings import ClusterSettings
@@ -24,7 +25,7 @@ def export(
     cluster: ClusterSettings,
     nodes: Sequence[Node],
     fabrics: Sequence[Fabric],
-    checkpoints: Sequence[Checkpoint],
+    checkpoints: Sequence[Checkpoint | NfsCheckpoint],
     generation: Generation,
     readiness: Readiness,
 ) -> None:

@@ -55,11 +55,13 @@ def asymmetries(cluster: ClusterSettings, facts: Sequence[NodeFacts]) -> Iterato
             yield Finding("warning", "nodes", f"{what} differs ({shown}): update them together")
 
 
-def findings(cluster: ClusterSettings, facts: Sequence[NodeFacts] | None, stack: str) -> list[Finding]:
+def findings(
+    cluster: ClusterSettings, facts: Sequence[NodeFacts] | None, stack: str, *, has_hf_token: bool = False
+) -> list[Finding]:
     """Everything that settings and facts say, errors first; without facts only what settings alone say."""
     found = list(settings_findings(cluster))
     if facts is not None:
-        views = [NodeView(cluster, rank, node, stack) for rank, node in enumerate(facts)]
+        views = [NodeView(cluster, rank, node, stack, has_hf_token) for rank, node in enumerate(facts)]
         found += [finding for view in views for rule in NODE_RULES for finding in rule(view)]
         found += asymmetries(cluster, facts)
     allowed = [
@@ -71,9 +73,16 @@ def findings(cluster: ClusterSettings, facts: Sequence[NodeFacts] | None, stack:
     return sorted(allowed, key=lambda item: item.level)
 
 
-def check(cluster: ClusterSettings, facts: Sequence[NodeFacts] | None, stack: str, warn: Callable[[str], None]) -> None:
+def check(
+    cluster: ClusterSettings,
+    facts: Sequence[NodeFacts] | None,
+    stack: str,
+    warn: Callable[[str], None],
+    *,
+    has_hf_token: bool = False,
+) -> None:
     """Hand every warning to `warn`. Raises PreflightError with every error."""
-    found = findings(cluster, facts, stack)
+    found = findings(cluster, facts, stack, has_hf_token=has_hf_token)
     for item in found:
         if item.level == "warning":
             warn(str(item))

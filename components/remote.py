@@ -6,7 +6,7 @@ from typing import Any
 import pulumi
 import pulumi_command as command
 
-from components.node_script import payload, secret_payload
+from components.node_script import environment_payload, payload
 from components.shell import python_line
 from components.ssh import Resolved, SshError, Target, host_key, key_file, resolve
 
@@ -60,17 +60,21 @@ def script_resource(
     update_inputs: Mapping[str, Any] | None = None,
     delete_inputs: Mapping[str, Any] | None = None,
     secrets: Mapping[str, pulumi.Input[str]] | None = None,
+    variables: Mapping[str, pulumi.Input[str]] | None = None,
     opts: pulumi.ResourceOptions,
 ) -> command.remote.Command:
     """A script as a resource: it runs again when its text, its inputs, its note or a trigger change.
 
     `update_inputs` are for running again where that differs from the first time, `delete_inputs` for its removal.
+    `secrets` and `variables` (outputs of another step) reach it as environment variables, over stdin.
     Its stderr is shown while it runs; its stdout is data and is not.
     """
     stdin: pulumi.Input[str] = payload(script)
-    if secrets:
-        texts: pulumi.Output[dict[str, str]] = pulumi.Output.secret(pulumi.Output.all(**secrets))
-        stdin = texts.apply(lambda values: secret_payload(script, values))
+    if secrets or variables:
+        texts: pulumi.Output[dict[str, str]] = pulumi.Output.all(**(secrets or {}), **(variables or {}))
+        if secrets:
+            texts = pulumi.Output.secret(texts)
+        stdin = texts.apply(lambda values: environment_payload(script, values))
     return command.remote.Command(
         resource_name,
         connection=connection,

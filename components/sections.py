@@ -119,6 +119,8 @@ class ImageSettings(Settings):
 class CheckpointSettings(Settings):
     """The model's files: one revision of one repository, whole on every node."""
 
+    mode: Literal["local", "nfs"] = "local"
+    """local: every node holds a copy, the workers' made over the fabric. nfs: the workers read the head's."""
     repo: str = Field(pattern=r"^[\w.-]+/[\w.-]+$")
     """Hugging Face repository, owner/name."""
     revision: str
@@ -130,7 +132,9 @@ class CheckpointSettings(Settings):
     endpoint: str = Field(default="https://huggingface.co", pattern=r"^https?://[^\s/]+$")
     """Hub to download from, as the nodes reach it."""
     download_timeout_s: int = Field(default=12 * 3600, ge=60)
-    """Limit of one node's download, in seconds."""
+    """How long `up` follows one node's copy, in seconds. The job itself goes on, and the next up follows it again."""
+    hub_patience_s: int = Field(default=600, ge=1)
+    """How long a download waits for a hub that is out of reach before it gives up, in seconds a file."""
     encoding_file: str = "encoding/encoding_dsv4.py"
     """File of the snapshot that replaces the image's own prompt encoder."""
 

@@ -210,8 +210,8 @@ class RankSpec:
     start: dict[str, Any]
     scripts: dict[str, str]
     """Name of a file under /opt/spark -> its text."""
-    hf_cache: str = ""
-    """The node's Hugging Face cache, as the stack file writes it."""
+    hub: str = ""
+    """Where its checkpoint is mounted from, as the stack file writes it."""
 
 
 def spec_hash(specs: list[RankSpec]) -> str:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -73,11 +74,66 @@ Change = Callable[[dict[str, Any]], Any]
 """What a test does to the cluster's mapping of a stack file."""
 
 
+class Under:
+    """A command under way; its lines so far, and a way to wait for one of them."""
+
+    def __init__(self, argv: list[str], env: dict[str, str]) -> None:
+        WORK.mkdir(parents=True, exist_ok=True)
+        self.log = WORK / "under-way.log"
+        with self.log.open("w") as log:
+            # a shell without job control starts what is in the background with Ctrl-C ignored
+            self.process = subprocess.Popen(
+                ["env", "--default-signal=INT", *argv],
+                cwd=PROJECT_DIR,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text()
+
+    def until(self, reached: Callable[[], bool], what: str, limit_s: float = 180) -> None:
+        """Wait for something that happens while the command runs; not to see it is a failure."""
+        end = time.monotonic() + limit_s
+        while not reached():
+            assert self.process.poll() is None, f"it ended before {what}:\n{self.text[-6000:]}"
+            assert time.monotonic() < end, f"no {what} within {limit_s:.0f} s:\n{self.text[-6000:]}"
+            time.sleep(0.3)
+
+    def wait(self, *, check: bool = True, limit_s: float = 600) -> Done:
+        began = time.monotonic()
+        code = self.process.wait(limit_s)
+        assert not check or code == 0, self.text[-6000:]
+        return Done(code, self.text, time.monotonic() - began)
+
+    def interrupt(self) -> Done:
+        """Ctrl-C, and again for one who does not wait until what is under way has ended."""
+        self.process.send_signal(signal.SIGINT)
+        time.sleep(2)
+        self.process.send_signal(signal.SIGINT)
+        return self.wait(check=False, limit_s=60)
+
+
+def hub(**switches: Any) -> None:
+    """Tell the lab's hub what to do badly (lab/hub/switches.py); without any, nothing."""
+    file = PROJECT_DIR / ".lab" / "hub.json"
+    if switches:
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps(switches))
+        part.replace(file)
+    else:
+        file.unlink(missing_ok=True)
+
+
 class Stack:
     """The dev stack in a backend of its own, from the shipped Pulumi.dev.yaml or a changed copy of it."""
 
     api_key: str | None = None
-    """Set: a changed stack file gets it as the stack's secret."""
+    hf_token: str | None = None
+    """Set: a changed stack file gets them as the stack's secrets."""
 
     def __init__(self) -> None:
         text = run([str(PROJECT_DIR / "scripts" / "env"), "env", "-0"], limit_s=60).text
@@ -98,17 +154,23 @@ class Stack:
         change(document["config"]["spark-stack:cluster"])
         path = WORK / "Pulumi.changed.yaml"
         path.write_text(yaml.safe_dump(document, sort_keys=False))
-        if self.api_key:
-            secret = ["--secret", "--config-file", str(path), "spark-stack:api_key"]
-            subprocess.run(
-                ["pulumi", "config", "set", "--stack", "dev", *secret],
-                cwd=PROJECT_DIR, env=self.env, input=self.api_key, text=True, check=True, capture_output=True,
-            )  # fmt: skip
+        for name, value in (("api_key", self.api_key), ("hf_token", self.hf_token)):
+            if value:
+                secret = ["--secret", "--config-file", str(path), f"spark-stack:{name}"]
+                subprocess.run(
+                    ["pulumi", "config", "set", "--stack", "dev", *secret],
+                    cwd=PROJECT_DIR, env=self.env, input=value, text=True, check=True, capture_output=True,
+                )  # fmt: skip
         return ["--config-file", str(path)]
 
     def up(self, change: Change | None = None, *words: str, check: bool = True) -> Done:
         flags = ["--stack", "dev", "--yes", "--skip-preview", "--non-interactive", *self.file(change)]
         return self.pulumi("up", *flags, *words, check=check)
+
+    def begin_up(self, change: Change | None = None, *words: str) -> "Under":
+        """An `up` that runs on by itself, for what happens meanwhile."""
+        flags = ["--stack", "dev", "--yes", "--skip-preview", "--non-interactive", *self.file(change)]
+        return Under(["pulumi", "up", *flags, *words], self.env)
 
     def preview(self, change: Change | None = None, *words: str, check: bool = True) -> Done:
         flags = ["--stack", "dev", "--non-interactive", "--diff", *self.file(change)]
@@ -130,6 +192,16 @@ class Stack:
     def outputs(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.pulumi("stack", "output", "--stack", "dev", "--json").text)
         return found
+
+    def script(self, name: str, *words: str, answer: str = "") -> Done:
+        """A script of scripts/, with `answer` on its stdin."""
+        began = time.monotonic()
+        done = subprocess.run(
+            [str(PROJECT_DIR / "scripts" / name), *words], cwd=PROJECT_DIR, env=self.env, input=answer,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout
+        return Done(0, done.stdout, time.monotonic() - began)
 
     def destroy(self) -> Done:
         return self.pulumi("destroy", "--stack", "dev", "--yes", "--skip-preview", "--non-interactive")

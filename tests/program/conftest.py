@@ -110,7 +110,9 @@ class Engine(pulumi_mocks.Mocks):
             return json.dumps(REPORT)
         if purpose == "api-key":
             return f"{role}-key-word"
-        return json.dumps(answers.get(purpose) or {"snapshot": "/x", "fetched": False})
+        if purpose == "nfs-export":
+            return json.dumps({"devices": [f":{HUB}"], "address": "192.168.100.1", "ours": True, "server": "kernel"})
+        return json.dumps(answers.get(purpose) or {"snapshot": "/x", "shards": 48, "device": f":{HUB}"})
 
     def new_resource(self, args: pulumi_mocks.MockResourceArgs) -> tuple[str | None, dict[Any, Any]]:
         self.declared.append(Declared(args.typ, args.name, copy.deepcopy(args.inputs)))

@@ -18,11 +18,15 @@ SCRIPTS = {
     "head-folder": "our_folder",
     "head-gid": "resolve_gid",
     "head-image-pull": "pull_image",
-    "head-checkpoint": "fetch_checkpoint",
+    "head-checkpoint-job": "checkpoint_step",
+    "head-checkpoint": "checkpoint_step",
+    "head-page-cache": "purge_page_cache",
     "worker-folder": "our_folder",
     "worker-gid": "resolve_gid",
     "worker-image-pull": "pull_image",
-    "worker-checkpoint": "fetch_checkpoint",
+    "worker-checkpoint-job": "checkpoint_step",
+    "worker-checkpoint": "checkpoint_step",
+    "worker-page-cache": "purge_page_cache",
 }
 REMOTE = "command:remote:Command"
 
@@ -63,7 +67,8 @@ def test_every_resource_lies_under_a_component(engine: Engine):
 @pytest.mark.parametrize(("name", "script"), SCRIPTS.items())
 def test_a_script_goes_to_its_node_on_stdin_under_a_limit(name: str, script: str, engine: Engine):
     inputs = engine.one(name).inputs
-    assert inputs["stdin"] == payload(script)
+    # variables that come from another step stand before it
+    assert inputs["stdin"].endswith(payload(script))
     for verb in ("create", "update", "delete"):
         if verb in inputs:
             assert re.match(r"(: '[^']*'; )?timeout -k 10 \d+ python3 -I - '\{.*\}'$", inputs[verb])
@@ -132,8 +137,12 @@ def test_nothing_starts_before_what_it_needs(engine: Engine):
         assert engine.one(f"{role}-gid").after == {f"{role}-folder"}
         assert engine.one(f"{role}-image-pull").after == {f"{role}-folder"}
         assert engine.one(f"{role}-image").after == {f"{role}-image-pull"}
-        assert engine.one(f"{role}-checkpoint").after == {f"{role}-folder", f"{role}-image"}
-        needed = {f"{role}-{name}" for name in ("gid", "image", "checkpoint", "folder")}
+        head = {"head-checkpoint-job"} if role == "worker" else set()
+        assert engine.one(f"{role}-checkpoint-job").after == {f"{role}-folder", f"{role}-image"} | head
+        assert engine.one(f"{role}-checkpoint").after == {f"{role}-checkpoint-job"}
+        # the page cache is given back when no node writes a checkpoint any more
+        assert engine.one(f"{role}-page-cache").after >= {"head-checkpoint", "worker-checkpoint"}
+        needed = {f"{role}-{name}" for name in ("gid", "image", "page-cache", "folder")}
         assert needed <= engine.one(f"{role}-engine").after
 
 
@@ -225,16 +234,23 @@ def test_a_whole_node_triggers_nothing_and_keeps_what_the_state_has(dev: Engine)
         assert "triggers" not in command.inputs and "triggers" in command.request.ignoreChanges, name
 
 
-def test_what_the_facts_miss_is_a_trigger_in_words_on_that_node_alone(run_program: Runner):
+def test_what_the_facts_miss_is_a_trigger_in_words_where_it_is_mended(run_program: Runner):
     documents = healthy("x86_64")
     documents[1].update(
         checkpoint={"gaps": ["model-00007-of-00048.safetensors is missing", "another"]}, image={"present": False}
     )
     engine = run_program("dev", documents=documents)
+    lacks = "worker mirrors 41.0 MiB from head: model-00007-of-00048.safetensors is missing and 1 more"
     words = {
-        "worker-checkpoint": "model-00007-of-00048.safetensors is missing and 1 more",
+        # the head's job offers what the worker lacks
+        "head-checkpoint-job": f"{lacks} (after no job yet)",
+        "worker-checkpoint-job": f"{lacks} (after no job yet)",
+        "worker-checkpoint": f"{lacks} (after no job yet)",
         "worker-image-pull": "the image is missing",
     }
+    assert [text for _, text in engine.said if text.startswith("checkpoint")] == [
+        f"checkpoint deepseek-ai/DeepSeek-V4-Flash-DSpark at 3c5ed1f0: {lacks}"
+    ]
     for name in SCRIPTS:
         command = engine.one(name)
         triggered = [trigger.split(" (generation ")[0] for trigger in command.inputs.get("triggers", [])]

@@ -49,8 +49,8 @@ def test_the_api_key_is_in_the_scripts_that_write_it_and_marked_secret_there(sec
     assert holders(secretive, API_KEY, public) == set()
 
 
-def test_the_hub_token_is_in_the_downloads_and_marked_secret_there(secretive: Engine):
-    assert holders(secretive, HF_TOKEN) == {("head-checkpoint", "stdin"), ("worker-checkpoint", "stdin")}
+def test_the_hub_token_goes_to_the_head_alone_and_is_marked_secret_there(secretive: Engine):
+    assert holders(secretive, HF_TOKEN) == {("head-checkpoint-job", "stdin")}
     assert holders(secretive, HF_TOKEN, public) == set()
 
 
@@ -58,7 +58,7 @@ def test_what_a_script_with_a_secret_says_is_secret_too(secretive: Engine):
     """pulumi-command does not mark it so by itself."""
     for item in secretive.of_kind("command:remote:Command"):
         marked = {"stdout", "stderr"} <= set(item.request.additionalSecretOutputs)
-        assert marked == item.name.endswith(("-api-key", "-checkpoint")), item.name
+        assert marked == item.name.endswith(("-api-key", "-checkpoint-job")), item.name
 
 
 def test_no_output_of_the_stack_holds_a_secret(secretive: Engine):

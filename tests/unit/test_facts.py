@@ -114,8 +114,13 @@ def test_each_node_is_asked_about_what_its_own_rank_needs():
         "image": "ghcr.io/anemll/dspark-vllm-gx10@"
         "sha256:a83948492cf13df455170fb42885f5ef4db54fefe0feff0f841ecbff464ac9d8",
         "ports": [8888, 25000],
+        "endpoint": "https://huggingface.co",
+        "nfs": None,
     }
     assert (worker["fabric_ip"], worker["hf_cache"], worker["ports"]) == ("198.51.100.2", "/raid/hf", [])
+    assert (worker["endpoint"], worker["nfs"]) == (None, None), "a worker downloads nothing"
+    reading = cluster("dspark", {"checkpoint": {"mode": "nfs"}})
+    assert [inputs_of(reading, rank, "dev")["nfs"] for rank in (0, 1)] == [None, "198.51.100.1"]
 
 
 def reader(**answers: str | Exception):

@@ -18,7 +18,7 @@ from components.node_script import payload
 from resolve_gid import resolve
 from tests.unit.fake_dockerd import CONTAINERS, IMAGE, RANK_LABELS, SECRET, Dockerd
 from tests.unit.node_tree import HCA, HEAD, NETDEV, T_HEAD, Hca, build
-from tests.unit.snapshots import ENCODER, REPO, REVISION, names, shard, snapshot
+from tests.unit.snapshots import ENCODER, REPO, REVISION, names, prove, shard, snapshot
 
 
 def tool(folder: Path, name: str, text: str) -> None:
@@ -33,7 +33,7 @@ def facts(tmp_path_factory):
     root = tmp_path_factory.mktemp("spark")
     home = root / "home"
     model = snapshot(home / ".cache/huggingface/hub").parent.parent
-    (model / "blobs" / f"blob-of-{names(3)[1]}").unlink()
+    (model / f"snapshots/{REVISION}" / names(3)[1]).resolve().unlink()
     (home / ".local/share/spark-stack/dev").mkdir(parents=True)
     (home / ".local/share/spark-stack/dev/.spark-stack").write_text("dev\n")
     tool(root / "bin", "sudo", "exit 1")
@@ -155,7 +155,9 @@ def test_what_the_checkpoint_lacks_is_listed_and_what_is_here_is_counted(documen
     assert document["checkpoint"]["path"] == str(folder)
     (gap,) = document["checkpoint"]["gaps"]
     assert gap.startswith(f"{names(3)[1]} ")
-    assert document["checkpoint"]["bytes_present"] == 2 * len(shard()) + (folder / INDEX).stat().st_size
+    here = 2 * len(shard()) + (folder / INDEX).stat().st_size + (folder / ENCODER).stat().st_size
+    assert document["checkpoint"]["bytes_present"] == here
+    assert document["checkpoint"]["revisions"] == [REVISION]
 
 
 def test_our_folder_is_known_by_its_mark(document):
@@ -240,7 +242,7 @@ def test_root_is_asked_for_a_foreign_process_only_while_no_rank_of_ours_runs(mon
 
     monkeypatch.setattr(process_facts, "owner_as_root", answer)
     blank = dict.fromkeys(["docker", "table", "gpu", "system", "user", "memory", "image"])
-    blank |= dict.fromkeys(["hf_cache", "checkpoint", "folder", "earlyoom"])
+    blank |= dict.fromkeys(["hf_cache", "checkpoint", "job", "nfs", "folder", "earlyoom"])
     for running in (True, False):
         listener = {"port": 8888, "pid": None, "process": None, "container": None, "inode": "42"}
         ours = [{"running": running, "labels": {"spark.stack": "dev"}}]
@@ -264,14 +266,49 @@ def test_the_first_folder_that_refuses_a_write_is_named(tmp_path, monkeypatch):
     assert (found["writable"], found["unwritable"]) == (False, blobs)
 
 
-def test_a_whole_checkpoint_lacks_nothing(tmp_path):
-    snapshot(tmp_path / "hub")
-    assert node_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [])["gaps"] == []
+def test_a_proven_checkpoint_lacks_nothing_and_one_that_changed_since_is_named(tmp_path):
+    folder = snapshot(tmp_path / "hub")
+    never = node_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [], None)["gaps"]
+    assert len(never) == 5 and all("was never proven by its hash" in gap for gap in never)
+    prove(folder)
+    assert node_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [], None)["gaps"] == []
+    blob = (folder / names(3)[1]).resolve()
+    blob.write_bytes(blob.read_bytes()[:-1] + b"x")
+    [gap] = node_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [], None)["gaps"]
+    assert gap.startswith(f"{names(3)[1]} was never proven by its hash, or changed since")
+
+
+def test_what_is_on_its_way_counts_as_here_since_the_same_disk_will_hold_it(tmp_path):
+    folder = snapshot(tmp_path / "hub")
+    before = node_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [], None)["bytes_present"]
+    (folder.parent.parent / "blobs" / "abc.12345678.incomplete").write_bytes(bytes(8192))
+    after = node_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [], None)["bytes_present"]
+    assert after - before == 8192
+
+
+def test_a_model_folder_that_leads_out_of_the_cache_is_told(tmp_path):
+    snapshot(tmp_path / "elsewhere")
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub/models--owner--name").symlink_to(tmp_path / "elsewhere/models--owner--name")
+    found = node_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [], None)
+    assert found["outside"] == str(tmp_path / "elsewhere/models--owner--name")
+
+
+def test_the_hub_is_asked_only_where_something_must_be_downloaded(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(node_facts, "hub_error", lambda *words: asked.append(words))
+    prove(snapshot(tmp_path / "hub"))
+    node_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [], "https://hub")
+    assert asked == []
+    node_facts.checkpoint(str(tmp_path), REPO, "0" * 40, 3, [], None)
+    assert asked == []
+    node_facts.checkpoint(str(tmp_path), REPO, "0" * 40, 3, [], "https://hub")
+    assert asked == [("https://hub", REPO, "0" * 40)]
 
 
 def test_of_another_revision_nothing_is_here(tmp_path):
     snapshot(tmp_path / "hub")
-    found = node_facts.checkpoint(str(tmp_path), REPO, "0" * 40, 3, [])
+    found = node_facts.checkpoint(str(tmp_path), REPO, "0" * 40, 3, [], None)
     assert (len(found["gaps"]), found["bytes_present"]) == (1, 0)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from components.node_script import SCRIPTS, modules_of, payload, run_script, secret_payload
+from components.node_script import SCRIPTS, environment_payload, modules_of, payload, run_script
 from components.ssh import Resolved, SshError, Target
 from tests.unit.executables import Recorder
 
@@ -15,7 +15,7 @@ COMMANDS = sorted(path.stem for path in SCRIPTS.glob("*.py") if "\nif __name__ =
 NEEDED = {
     "our_folder": ["our_folder"],
     "put_secret": ["our_folder", "put_secret"],
-    "fetch_checkpoint": ["checkpoint_files", "fetch_checkpoint"],
+    "pull_image": ["docker_socket", "our_folder", "pull_image"],
     "rank": ["gid_table", "sysfs_table", "checkpoint_files", "hca_members", "resolve_gid", "rank"],
 }
 
@@ -53,7 +53,7 @@ def test_a_sent_script_runs_with_its_imports_embedded(tmp_path: Path):
     assert made.stderr == ""
     folder = Path(json.loads(made.stdout)["folder"])
     put = on_stdin(
-        secret_payload("put_secret", {"SPARK_SECRET": KEY}),
+        environment_payload("put_secret", {"SPARK_SECRET": KEY}),
         json.dumps({"stack": "dev", "name": "api_key"}),
         HOME=str(tmp_path),
     )
@@ -64,7 +64,7 @@ def test_a_sent_script_runs_with_its_imports_embedded(tmp_path: Path):
 def test_a_secret_of_any_characters_arrives_as_it_is(tmp_path: Path):
     """As JSON, what lies beyond 16 bits would be two halves in Python."""
     put = on_stdin(
-        secret_payload("put_secret", {"SPARK_SECRET": "\U0001f511"}), json.dumps({"stack": "dev", "name": "k"})
+        environment_payload("put_secret", {"SPARK_SECRET": "\U0001f511"}), json.dumps({"stack": "dev", "name": "k"})
     )
     assert put.returncode == 1 and put.stderr.startswith("k must be one word of printable ASCII")
 

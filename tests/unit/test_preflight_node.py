@@ -3,7 +3,7 @@
 import pytest
 
 from tests.program.pair import rank_container
-from tests.unit.judged import GIB, GIB_KB, Node, found, one, texts
+from tests.unit.judged import GIB_KB, Node, found, one, texts
 
 KERNEL_WAY_OUT = "NCCL would fail with ENOMEM: boot 6.17, or add kho=off to the kernel command line"
 
@@ -108,63 +108,3 @@ def test_a_capture_size_below_a_full_step_is_a_warning():
 def test_earlyoom_is_a_warning():
     """F5."""
     assert one(found(lambda node: node.update(earlyoom=True)), "warning").startswith("worker: earlyoom runs")
-
-
-# --- disk ---
-
-
-def checkpoint(node: Node, gaps: list[str], present_gib: float, free_gib: float) -> None:
-    node["checkpoint"] = {"gaps": gaps, "bytes_present": int(present_gib * GIB)}
-    node["disk"]["hf_cache"].update(path="/raid/hf", free_bytes=int(free_gib * GIB))
-
-
-def test_a_checkpoint_that_does_not_fit_shows_what_lacks_and_what_is_free():
-    """D7: 100 GiB free and no copy."""
-    text = one(found(lambda node: checkpoint(node, ["there is no snapshot"], 0, 100)))
-    assert text == (
-        "worker: the checkpoint lacks 156.3 GiB on this node and /raid/hf has 100.0 GiB free (with 5.0 to spare): "
-        "make room, or set hf_cache to a larger disk"
-    )
-
-
-def test_a_whole_checkpoint_needs_no_room():
-    """D7: the whole copy and 147 GiB, or none at all."""
-    assert found(lambda node: checkpoint(node, [], 156.3, 147)) == []
-    assert found(lambda node: checkpoint(node, [], 156.3, 0)) == []
-
-
-def test_only_what_is_missing_of_a_checkpoint_needs_room():
-    half = ["model-00048-of-00048.safetensors is missing"]
-    assert found(lambda node: checkpoint(node, half, 150, 12)) == []
-    assert "lacks 6.3 GiB" in one(found(lambda node: checkpoint(node, half, 150, 11)))
-
-
-def test_a_checkpoint_that_could_not_be_read_counts_as_missing():
-    def unread(node: Node) -> None:
-        checkpoint(node, [], 0, 100)
-        node["checkpoint"] = None
-
-    assert "lacks 156.3 GiB" in one(found(unread))
-
-
-def test_a_cache_that_the_user_may_not_write_is_refused_by_the_folder():
-    """D9."""
-    text = one(found(lambda node: node["disk"]["hf_cache"].update(writable=False, anchor="/raid")))
-    assert text == "worker: /raid is not writable for ops: chown it, or set hf_cache"
-
-
-def test_a_disk_that_could_not_be_read_stops_the_stack():
-    text = "worker: the disk of the Hugging Face cache could not be read"
-    assert one(found(lambda node: node.update(disk=None))) == text
-    assert one(found(lambda node: node["disk"].update(hf_cache=None))) == text
-
-
-def test_an_image_that_does_not_fit_is_refused_by_dockers_own_disk():
-    """C2: its root, not /."""
-
-    def full(node: Node) -> None:
-        node["image"]["present"] = False
-        node["disk"]["docker_root"].update(path="/data/docker", free_bytes=10 * GIB)
-
-    text = one(found(full))
-    assert "/data/docker has 10.0 GiB free" in text and "about 25 GiB" in text

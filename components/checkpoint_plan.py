@@ -1,0 +1,85 @@
+"""What each node's checkpoint lacks, and what an update will do about it, in words. Pure.
+
+155 GiB must not surprise anyone: the words are the preview's, and they are what runs a step again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from components.facts import NodeFacts
+from components.settings import ClusterSettings
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Need:
+    """One node that is not whole."""
+
+    role: str
+    does: str
+    """What the update will do there, with GiB."""
+    why: str
+    after: str
+    """The last job's id: another attempt is another reason to run a step."""
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.does}: {self.why}"
+
+    @property
+    def trigger(self) -> str:
+        return f"{self} (after {self.after})"
+
+
+def reads_over_nfs(cluster: ClusterSettings, rank: int) -> bool:
+    return rank > 0 and cluster.checkpoint.mode == "nfs"
+
+
+def missing_gib(cluster: ClusterSettings, facts: NodeFacts) -> float:
+    """GiB of the configured revision that are not on this node; 0 when all of it is there, proven or not."""
+    if facts.checkpoint is None:
+        return cluster.checkpoint.size_gib
+    if not facts.checkpoint.gaps:
+        return 0.0
+    return max(0.0, cluster.checkpoint.size_gib - facts.checkpoint.bytes_present / GIB)
+
+
+def need(cluster: ClusterSettings, rank: int, facts: NodeFacts) -> Need | None:
+    role, size = cluster.role(rank), cluster.checkpoint.size_gib
+    after = f"job {facts.job.id}" if facts.job else "no job yet"
+    if reads_over_nfs(cluster, rank):
+        if facts.nfs is None or not facts.nfs.refused:
+            return None
+        return Need(role, "proves the head's export again", f"no NFS server answered it ({facts.nfs.refused})", after)
+    why = facts.checkpoint_gap()
+    if why is None:
+        return None
+    lacks = missing_gib(cluster, facts)
+    if lacks < size / 1000:
+        # something is damaged or unproven, which its size does not tell
+        does = f"proves its {amount(size)} again, and fetches what is damaged"
+    else:
+        others = set(facts.checkpoint.revisions if facts.checkpoint else []) - {cluster.checkpoint.revision}
+        # blobs that another revision has too are not fetched again; how many, only the hub's list tells
+        most = "up to " if others else ""
+        does = f"downloads {most}{amount(lacks)}" if rank == 0 else f"mirrors {most}{amount(lacks)} from head"
+    return Need(role, does, why, after)
+
+
+def amount(gib: float) -> str:
+    return f"{gib:.1f} GiB" if gib >= 1 else f"{gib * 1024:.1f} MiB"
+
+
+def lines(cluster: ClusterSettings, facts: Sequence[NodeFacts]) -> list[str]:
+    """What a preview says about the checkpoint: a line for each node with something to do, and what stays behind."""
+    wanted = cluster.checkpoint
+    found = []
+    for rank, node in enumerate(facts):
+        lacking = need(cluster, rank, node)
+        if lacking is None:
+            continue
+        found.append(f"checkpoint {wanted.repo} at {wanted.revision[:8]}: {lacking}")
+        kept = [name[:8] for name in (node.checkpoint.revisions if node.checkpoint else []) if name != wanted.revision]
+        if kept and not reads_over_nfs(cluster, rank):
+            found.append(f"checkpoint: {lacking.role} keeps revision {', '.join(kept)} until scripts/prune removes it")
+    return found

@@ -1,0 +1,114 @@
+"""nfs mode: the head's hub cache over the fabric, read-only, for workers without a copy of their own."""
+
+import json
+
+import pulumi
+import pulumi_docker as docker
+
+from components.image import Image
+from components.node import Node
+from components.serve_args import CACHE
+from components.settings import ClusterSettings
+
+OPTIONS = "nfsvers=4.2,ro,nconnect=8,rsize=1048576,wsize=1048576,hard,timeo=600"
+"""The recipe's mount options, without the address. hard: a server that restarts is waited for, not an I/O error."""
+
+
+class NfsExport(pulumi.ComponentResource):
+    """hub/ alone, read-only and with root squashed, to the workers' fabric addresses alone.
+
+    An export of that tree that lives already is used and left alone, also at destroy; a server that serves anything
+    else is refused.
+    """
+
+    found: pulumi.Output[str]
+    """What the step printed, JSON: address, devices to try, whether the export is ours."""
+
+    def __init__(
+        self,
+        cluster: ClusterSettings,
+        node: Node,
+        whole: pulumi.Resource,
+        repair: str | None,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        super().__init__("spark:nfs:Export", "nfs-export", None, opts)
+        inputs = {
+            "stack": pulumi.get_stack(),
+            "hf_cache": node.settings.hf_cache,
+            "address": str(node.settings.fabric_ip),
+            "clients": [str(other.fabric_ip) for other in cluster.nodes[1:]],
+            "image": cluster.image.pinned,
+            "python": cluster.image.python,
+        }
+        self.exported = node.script(
+            "nfs-export",
+            "nfs_export",
+            {**inputs, "action": "make"},
+            timeout_s=180,
+            repair=repair,
+            delete_inputs={**inputs, "action": "remove"},
+            # a repair replaces: without this the old one's removal would come last and undo it
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[whole], delete_before_replace=True),
+        )
+        self.found = self.exported.stdout
+        self.register_outputs({})
+
+
+class NfsCheckpoint(pulumi.ComponentResource):
+    """A worker's view of the head's checkpoint, proven by reading every shard through the very mount of its rank."""
+
+    complete: pulumi.Resource
+    whole: pulumi.Output[bool]
+    hub_mount: docker.ContainerMountArgs
+    """The mount in the container's own declaration: a volume that is missing would be made anew, empty."""
+
+    def __init__(
+        self,
+        cluster: ClusterSettings,
+        node: Node,
+        image: Image,
+        export: NfsExport,
+        repair: str | None,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        super().__init__("spark:nfs:Checkpoint", f"{node.role}-checkpoint", None, opts)
+        wanted = cluster.checkpoint
+        address = str(cluster.nodes[0].fabric_ip)
+        inputs = {
+            "address": address,
+            "options": OPTIONS,
+            "repo": wanted.repo,
+            "revision": wanted.revision,
+            "shards": wanted.shards,
+            "encoding_file": wanted.encoding_file,
+            "image": cluster.image.pinned,
+            "python": cluster.image.python,
+            "stack": pulumi.get_stack(),
+            "timeout_s": 300,
+        }
+        proof = node.script(
+            "checkpoint",
+            "nfs_proof",
+            inputs,
+            timeout_s=360,
+            repair=repair,
+            variables={"SPARK_EXPORT": export.found},
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[node.ready, image.pulled, export.exported]),
+        )
+        self.complete = proof
+        self.whole = proof.stdout.apply(lambda text: '"shards"' in text)
+        self.hub_mount = docker.ContainerMountArgs(
+            type="volume",
+            target=f"{CACHE}/hub",
+            # Docker refuses read_only on a volume without a name: the mount's own `ro` does it
+            volume_options=docker.ContainerMountVolumeOptionsArgs(
+                driver_name="local",
+                driver_options={
+                    "type": "nfs",
+                    "o": f"addr={address},{OPTIONS}",
+                    "device": proof.stdout.apply(lambda text: str(json.loads(text)["device"]) if text else ""),
+                },
+            ),
+        )
+        self.register_outputs({"server": address})

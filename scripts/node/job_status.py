@@ -1,0 +1,83 @@
+"""What a detached job says about itself: one JSON file, written whole every second, read by whoever follows it.
+
+{"id", "state": running | done | failed, "phase": words, "files": [whole, all], "bytes": [here, all], "rate": bytes/s,
+"notes": [words], "error": words or null}. A job of 155 GiB outlives SSH sessions, so nothing else may carry its result.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+WINDOW_S = 30.0
+"""The rate is that of the last seconds, so that the time left follows a line that got slower."""
+
+
+class Status:
+    """The writing end. Threads may share it; counts are in memory, `publish` puts them on disk."""
+
+    def __init__(self, file: Path, identity: str) -> None:
+        self.file = file
+        self._lock = threading.Lock()
+        self._seen: deque[tuple[float, int]] = deque()
+        self.document: dict[str, Any] = {
+            "id": identity,
+            "state": "running",
+            "phase": "starting",
+            "files": [0, 0],
+            "bytes": [0, 0],
+            "rate": 0.0,
+            "notes": [],
+            "error": None,
+        }
+
+    def publish(self, **changes: Any) -> None:
+        with self._lock:
+            self.document.update(changes)
+            now, here = time.monotonic(), self.document["bytes"][0]
+            self._seen.append((now, here))
+            while now - self._seen[0][0] > WINDOW_S:
+                self._seen.popleft()
+            then, before = self._seen[0]
+            self.document["rate"] = max(0.0, (here - before) / (now - then)) if now > then else 0.0
+            part = self.file.with_name(f"{self.file.name}.part")
+            part.write_text(json.dumps(self.document))
+            os.replace(part, self.file)
+
+    def note(self, words: str) -> None:
+        """Something a person should read once, though the job goes on."""
+        self.publish(notes=[*self.document["notes"], words])
+
+
+def read(file: Path) -> dict[str, Any] | None:
+    """The last words of the last job; None when there was none, or they cannot be read."""
+    try:
+        found = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and "state" in found else None
+
+
+def line(status: dict[str, Any]) -> str:
+    """One line on a job under way: phase, files and bytes whole of all, rate, and the time left at that rate."""
+    (whole, files), (here, total) = status["files"], status["bytes"]
+    if not files:
+        return f"checkpoint: {status['phase']}"
+    unit, name = (2**30, "GiB") if total >= 2**30 else (2**20, "MiB")
+    words = f"checkpoint: {status['phase']} {whole} of {files} files, {here / unit:.1f} of {total / unit:.1f} {name}"
+    if status["rate"] > 0 and total > here:
+        left = duration((total - here) / status["rate"])
+        words += f", {status['rate'] / 2**20:,.1f} MiB/s, {left} left"
+    return words
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them."""
+    if seconds >= 5400:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"

@@ -1,0 +1,79 @@
+"""checkpoint.mode: nfs as the program declares it: one copy, one export, the mount in the worker's own container."""
+
+from typing import Any
+
+import pytest
+
+from tests.program.conftest import HUB, Engine, Runner
+from tests.program.pair import healthy
+
+
+def nfs(cluster: dict[str, Any]) -> None:
+    cluster["checkpoint"]["mode"] = "nfs"
+
+
+@pytest.fixture(scope="module")
+def reading(run_program: Runner) -> Engine:
+    return run_program("dev", nfs, documents=[{**item, "nfs": {"refused": None}} for item in healthy("x86_64")])
+
+
+def hub_mount(engine: Engine, rank: int) -> dict[str, Any]:
+    [mount] = [item for item in engine.ranks[rank].inputs["mounts"] if item["target"] == "/cache/huggingface/hub"]
+    return dict(mount)
+
+
+def test_the_worker_keeps_no_copy_and_the_head_exports_its_own_when_it_is_whole(reading: Engine):
+    names = {item.name for item in reading.resources}
+    assert {"head-checkpoint-job", "head-checkpoint", "head-nfs-export", "worker-checkpoint"} <= names
+    assert "worker-checkpoint-job" not in names
+    assert reading.one("head-nfs-export").after == {"head-checkpoint"}
+    assert {"head-nfs-export", "worker-image"} <= reading.one("worker-checkpoint").after
+
+
+def test_the_workers_hub_is_the_recipes_mount_in_its_own_container(reading: Engine):
+    """A named volume that is missing would be made anew, empty."""
+    mount = hub_mount(reading, 1)
+    assert mount["type"] == "volume" and "source" not in mount
+    # with it, Docker refuses a volume without a name; `ro` below is the mount's own
+    assert "readOnly" not in mount
+    options = mount["volumeOptions"]["driverOptions"]
+    assert options == {
+        "type": "nfs",
+        "o": "addr=192.168.100.1,nfsvers=4.2,ro,nconnect=8,rsize=1048576,wsize=1048576,hard,timeo=600",
+        "device": f":{HUB}",
+    }
+    assert hub_mount(reading, 0) == {
+        "type": "bind",
+        "source": HUB,
+        "target": "/cache/huggingface/hub",
+        "readOnly": True,
+    }
+
+
+def test_compiled_kernels_stay_on_each_nodes_own_disk(reading: Engine, dev: Engine):
+    """D13, E6: never on a read-only mount, never shared."""
+    for rank in (0, 1):
+        assert [m for m in reading.ranks[rank].inputs["mounts"] if m["target"] == "/cache/huggingface"] == [
+            m for m in dev.ranks[rank].inputs["mounts"] if m["target"] == "/cache/huggingface"
+        ]
+
+
+def test_moving_to_nfs_makes_both_ranks_new(reading: Engine, dev: Engine):
+    """The docker provider takes some changed mounts for an update and does not apply them."""
+    assert {rank.labels["spark.spec"] for rank in reading.ranks}.isdisjoint(
+        rank.labels["spark.spec"] for rank in dev.ranks
+    )
+
+
+def test_only_the_workers_addresses_are_exported_to(reading: Engine):
+    assert '"clients":["192.168.100.2"]' in reading.one("head-nfs-export").inputs["create"]
+
+
+def test_a_server_that_does_not_answer_is_made_and_proven_again_and_no_rank_is_touched(run_program: Runner):
+    documents = healthy("x86_64")
+    documents[1]["nfs"] = {"refused": "Connection refused"}
+    engine = run_program("dev", nfs, documents=documents)
+    for name in ("head-nfs-export", "worker-checkpoint"):
+        [words] = engine.one(name).inputs["triggers"]
+        assert "no NFS server answered it (Connection refused)" in words
+    assert "triggers" not in engine.one("head-checkpoint-job").inputs
