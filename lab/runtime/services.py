@@ -203,14 +203,14 @@ def start(place: Place) -> None:
 
 
 def status(place: Place) -> int:
-    """One line a service on stdout; 0 when both answer, else 3."""
+    """One line a service on stdout; 0 when both answer, the hub from these sources, else 3."""
     healthy = True
     for service, answers in (
         (registry(place), oci.Registry(REGISTRY_ADDRESS).answers),
-        (hub(place), lambda: hub_sources() is not None),
+        (hub(place), lambda: hub_sources() == hub_server.sources()),
     ):
         pid = service.pid()
-        state = "answers" if pid and answers() else "does not answer" if pid else "not running"
+        state = "answers" if pid and answers() else "does not answer, or is older" if pid else "not running"
         healthy = healthy and state == "answers"
         print(f"{service.name:<9} 127.0.0.1:{service.port}  {state}" + (f", pid {pid}" if pid else ""))
     return 0 if healthy else 3

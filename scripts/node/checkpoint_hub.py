@@ -11,7 +11,7 @@ import errno
 import fcntl
 import os
 import time
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +58,16 @@ def remove_partial(hub: Path, model: Path) -> int:
 
 
 class Hub:
-    """One revision of one repository. The token, if any, goes into requests and nowhere else."""
+    """One revision of one repository. The token, if any, goes into requests and nowhere else.
 
-    def __init__(self, repo: str, revision: str, token: str | None, patience_s: float) -> None:
+    `on_trouble` gets the hub's words while it is waited for, None when it answers again.
+    """
+
+    def __init__(
+        self, repo: str, revision: str, token: str | None, patience_s: float, on_trouble: Callable[[str | None], None]
+    ) -> None:
         self.repo, self.revision, self.patience_s = repo, revision, patience_s
+        self._on_trouble = on_trouble
         self._token: str | bool = token or False  # False: not the one that a user's own login left
         self.endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
 
@@ -95,7 +101,10 @@ class Hub:
         waited, pause, wrong_sizes = 0.0, FIRST_PAUSE_S, 0
         while True:
             try:
-                return ask()
+                answer = ask()
+                if waited:
+                    self._on_trouble(None)
+                return answer
             except Exception as error:
                 words = (str(error).splitlines() or ["no words"])[0]
                 if final := self._final(error, what, words):
@@ -114,6 +123,7 @@ class Hub:
                         f"{self.patience_s:.0f} s of waiting: {type(error).__name__}: {words}: "
                         "is this node on the internet? The next pulumi up goes on with what is here"
                     ) from None
+                self._on_trouble(f"{type(error).__name__}: {words}")
             time.sleep(pause)
             waited, pause = waited + pause, min(2 * pause, LONGEST_PAUSE_S)
 

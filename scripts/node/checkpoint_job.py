@@ -105,6 +105,10 @@ class Job:
         changes: dict[str, Any] = {"files": [len(self.proven), len(self.entries)], "bytes": [min(here, total), total]}
         self.status.publish(**changes, **({"phase": phase} if phase else {}))
 
+    def trouble(self, words: str | None) -> None:
+        """The hub is waited for, or answers again."""
+        self.status.publish(trouble=words)
+
     def check(self, entry: Entry) -> Path | None:
         """The entry's content when it is here and right. A damaged one on the head is put aside for a new download."""
         content = content_of(self.model, self.snapshot, entry)
@@ -152,7 +156,7 @@ def fetch(job: Job, token: str | None, source: Source | None) -> None:
     inputs = job.inputs
     checkpoint_hub.remove_partial(job.hub, job.model)
     known = of_snapshot(job.snapshot) if not gaps(job.snapshot, inputs["shards"], inputs["encoding_file"]) else None
-    hub = checkpoint_hub.Hub(inputs["repo"], inputs["revision"], token, inputs["patience_s"])
+    hub = checkpoint_hub.Hub(inputs["repo"], inputs["revision"], token, inputs["patience_s"], job.trouble)
     # a whole tree of links tells its own hashes: proving it needs no hub
     job.entries = known or checked(hub.listing())
     if source:

@@ -1,7 +1,8 @@
 """What a detached job says about itself: one JSON file, written whole every second, read by whoever follows it.
 
 {"id", "state": running | done | failed, "phase": words, "files": [whole, all], "bytes": [here, all], "rate": bytes/s,
-"notes": [words], "error": words or null}. A job of 155 GiB outlives SSH sessions, so nothing else may carry its result.
+"notes": [words], "trouble": words while the hub is waited for, "error": words or null}. A job of 155 GiB outlives SSH
+sessions, so nothing else may carry its result.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Status:
             "bytes": [0, 0],
             "rate": 0.0,
             "notes": [],
+            "trouble": None,
             "error": None,
         }
 
@@ -66,6 +68,8 @@ def read(file: Path) -> dict[str, Any] | None:
 def line(status: dict[str, Any]) -> str:
     """One line on a job under way: phase, files and bytes whole of all, rate, and the time left at that rate."""
     (whole, files), (here, total) = status["files"], status["bytes"]
+    if status.get("trouble"):
+        return f"checkpoint: {whole} of {files or 'all'} files are here, the hub is waited for ({status['trouble']})"
     if not files:
         return f"checkpoint: {status['phase']}"
     unit, name = (2**30, "GiB") if total >= 2**30 else (2**20, "MiB")

@@ -210,7 +210,7 @@ def test_a_ref_that_we_set_moves_with_the_revision(head: Node, hub: FakeHub):
 # --- the hub ---
 
 
-def test_a_hub_that_is_down_for_a_while_is_waited_for(head: Node, hub: FakeHub):
+def test_a_hub_that_is_down_for_a_while_is_waited_for(head: Node, hub: FakeHub, monkeypatch):
     fails = iter(range(2))
 
     def down(path: str) -> None:
@@ -218,9 +218,13 @@ def test_a_hub_that_is_down_for_a_while_is_waited_for(head: Node, hub: FakeHub):
             raise hub.errors.LocalEntryNotFoundError("An error happened while trying to locate the file", 0)
 
     hub.before = down
+    shown = []
+    monkeypatch.setattr(checkpoint_job.Job, "trouble", lambda job, words: shown.append(words))
     head.run("fetch")
     head.assert_whole()
     assert hub.asked.count(SECOND) == 3
+    words = "LocalEntryNotFoundError: An error happened while trying to locate the file"
+    assert shown == [words, words, None], "why nothing arrives is told, and that it is over"
 
 
 def test_a_hub_that_stays_away_ends_the_job_with_what_was_tried(head: Node, hub: FakeHub):

@@ -1,0 +1,302 @@
+"""The checkpoint's bad days: whatever is cut, damaged or full, the next `up` ends whole, and nothing is lost.
+
+Only the checkpoint's steps run here (`--target`); the ranks have their own tests.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.lab.pair import NODES, Done, Stack, hub, lab, on, words_of
+
+HUB = "~/.cache/huggingface/hub"
+MODEL = f"{HUB}/models--deepseek-ai--DeepSeek-V4-Flash-DSpark"
+SNAPSHOT = f"{MODEL}/snapshots/3c5ed1f0a94b27d86ef1a0b9c2d4e87f5a6b0c13"
+JOB = "~/.local/share/spark-stack/dev/job"
+LATER = "b2f0447c61e9d85a3d0c7be15f1962a84cd3707e"
+ONLY = ["--target", "**checkpoint**"]
+TOKEN = "hf_only-for-the-download"
+SLOW = 1_200_000
+"""Bytes a second of a slow hub: 36 MB then take 30 s."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pair(stack: Stack) -> Iterator[Stack]:
+    stack.up(None, "--target", "**folder", "--target", "**image**", "--target", "**Node**")
+    yield stack
+    hub()
+
+
+@pytest.fixture(autouse=True)
+def a_good_hub() -> Iterator[None]:
+    hub()
+    yield
+    hub()
+
+
+def clear(*nodes: str) -> None:
+    """Nodes without a checkpoint, without a job on one, and without the last one's words."""
+    for node in nodes:
+        on(node, f"docker rm -f spark-dev-checkpoint; rm -rf {MODEL} {HUB}/.locks {JOB}", check=False)
+
+
+def status(node: str) -> dict[str, Any]:
+    text = on(node, f"cat {JOB}/status.json 2>/dev/null || echo '{{}}'")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def files(node: str) -> int:
+    return int(status(node).get("files", [0, 0])[0])
+
+
+def blobs(node: str) -> dict[str, str]:
+    """Blob name -> inode and time, of every whole blob."""
+    lines = on(node, f"cd {MODEL}/blobs 2>/dev/null && stat -c '%n %i %Y' *; true").splitlines()
+    found = dict(line.split(" ", 1) for line in lines)
+    return {name: mark for name, mark in found.items() if "." not in name}
+
+
+def assert_whole(*nodes: str) -> None:
+    """Every link leads to a blob whose content is its name; a proper ref; nothing of ours left behind."""
+    for node in nodes:
+        on(node, f"cd {MODEL}/blobs && ls | grep -E '^.{{64}}$' | sed 's/.*/&  &/' | sha256sum --check --quiet")
+        assert on(node, f"find -L {SNAPSHOT} -type f | wc -l").strip() == "56"
+        assert len(on(node, f"cat {MODEL}/refs/main")) == 40
+        assert on(node, f"find {MODEL} -name '*.incomplete' -o -name '*.spark-part' -o -name '*.damaged'") == ""
+        job = on(node, "timeout 60 sh -c 'while docker ps -q --filter label=spark.job | grep -q .; do sleep 1; done'")
+        assert job == "", "no job is left"
+
+
+def up(stack: Stack, change: Any = None, *, check: bool = True) -> Done:
+    return stack.up(change, *ONLY, check=check)
+
+
+def test_the_worker_mirrors_while_the_head_still_downloads_and_each_file_crosses_the_line_once(pair: Stack) -> None:
+    clear(*NODES)
+    hub(rate_bytes_s=SLOW)
+    run = pair.begin_up(None, *ONLY)
+    run.until(lambda: files("worker") > 5, "a file on the worker")
+    assert status("head")["state"] == "running" and files("head") < 56
+    pid = on("worker", "docker inspect -f '{{.State.Pid}}' spark-dev-checkpoint").strip()
+    for node, process in (("worker", pid), ("head", None)):
+        process = process or on(node, "docker inspect -f '{{.State.Pid}}' spark-dev-checkpoint").strip()
+        peak = int(on(node, f"awk '/VmHWM/ {{print $2}}' /proc/{process}/status", root=True))
+        assert peak < 200 * 1024, f"{node}: {peak} kB"
+    shown = words_of(run.wait().text)
+    assert "head-checkpoint" in shown and "checkpoint: downloads" in shown
+    assert "checkpoint: mirrors" in shown
+    assert_whole(*NODES)
+
+
+def test_after_ctrl_c_the_job_goes_on_and_the_next_up_watches_the_same_one(pair: Stack) -> None:
+    clear(*NODES)
+    hub(rate_bytes_s=SLOW)
+    run = pair.begin_up(None, *ONLY)
+    run.until(lambda: files("head") > 12, "a few files on the head")
+    job = on("head", "docker ps -q --no-trunc --filter label=spark.job=checkpoint")
+    assert run.interrupt().code != 0
+    pair.pulumi("cancel", "--yes", "dev")
+    assert on("head", "docker ps -q --no-trunc --filter label=spark.job=checkpoint") == job != ""
+    before = files("head")
+    up(pair)
+    assert before < 56
+    assert_whole(*NODES)
+
+
+def test_a_hub_that_is_cut_at_forty_percent_and_comes_back_is_waited_for(pair: Stack) -> None:
+    clear(*NODES)
+    hub(down_after_bytes=14_000_000)
+    run = pair.begin_up(None, *ONLY)
+    run.until(lambda: files("head") > 12, "a few files on the head")
+    time.sleep(8)
+    kept = blobs("head")
+    assert status("head")["state"] == "running"
+    hub()
+    assert "files are here, the hub is waited for (" in words_of(run.wait().text)
+    assert_whole(*NODES)
+    assert kept.items() <= blobs("head").items(), "what had arrived is not fetched again"
+
+
+def test_a_head_that_is_rebooted_while_it_downloads_goes_on_with_what_is_there(pair: Stack) -> None:
+    clear(*NODES)
+    hub(rate_bytes_s=SLOW)
+    run = pair.begin_up(None, *ONLY)
+    run.until(lambda: files("head") > 12, "a few files on the head")
+    on("head", "sync", root=True)
+    kept = blobs("head")
+    lab("reboot", "head")
+    assert run.wait(check=False).code != 0
+    hub()
+    up(pair)
+    assert_whole(*NODES)
+    assert len(kept.items() & blobs("head").items()) > 6, "whole blobs are not fetched again"
+
+
+def test_a_worker_that_loses_power_while_it_mirrors_is_whole_after_the_next_up(pair: Stack) -> None:
+    clear(*NODES)
+    hub(rate_bytes_s=SLOW)
+    run = pair.begin_up(None, *ONLY)
+    run.until(lambda: files("worker") > 12, "a few files on the worker")
+    lab("power-cut", "worker")
+    done = run.wait(check=False)
+    lab("power-on", "worker")
+    assert done.code != 0
+    hub()
+    up(pair)
+    assert_whole(*NODES)
+
+
+def test_whatever_is_broken_on_the_worker_that_alone_is_mended_over_the_fabric(pair: Stack) -> None:
+    """A wrong byte, a truncated shard, a dangling link, leftovers, files of root; the hub is not even there."""
+    shard = f"{SNAPSHOT}/model-000%02d-of-00048.safetensors"
+    flipped, short, gone = (on("worker", f"readlink -f {shard % number}").strip() for number in (7, 19, 31))
+    before = blobs("worker")
+    on("worker", f"printf '\\377' | dd of={flipped} bs=1 seek=5000 conv=notrunc status=none")
+    on("worker", f"truncate -s -1 {short}; rm {gone}; touch {MODEL}/blobs/{'0' * 64}.spark-part")
+    on("worker", f"chown -R root:root ~spark/{MODEL.removeprefix('~/')}/snapshots", root=True)
+
+    def no_hub(cluster: dict[str, Any]) -> None:
+        cluster["checkpoint"]["endpoint"] = "http://10.0.2.2:5999"
+
+    shown = words_of(up(pair, no_hub).text)
+    assert "worker" in shown and "is damaged" in shown
+    assert "belongs to another user: the checkpoint's step gives it to spark" in shown
+    assert_whole(*NODES)
+    after = blobs("worker")
+    assert {name for name in before if before[name] != after[name]} == {
+        path.rpartition("/")[2] for path in (flipped, short, gone)
+    }
+    assert on("worker", f"find {MODEL} -user root") == ""
+
+
+def test_a_missing_shard_on_the_head_is_named_where_the_hub_cannot_give_it(pair: Stack) -> None:
+    blob = on("head", f"readlink -f {SNAPSHOT}/model-00007-of-00048.safetensors").strip()
+    on("head", f"rm {blob}")
+
+    def no_hub(cluster: dict[str, Any]) -> None:
+        cluster["checkpoint"]["endpoint"] = "http://10.0.2.2:5999"
+
+    refused = words_of(pair.preview(no_hub, check=False).text)
+    assert "the hub http://10.0.2.2:5999 cannot be reached from this node" in refused
+    assert "model-00007-of-00048.safetensors is a link to a file that is not there" in refused
+    up(pair)
+    assert_whole(*NODES)
+
+
+def test_a_gated_repository_is_refused_with_its_page_and_opened_by_a_token_that_is_nowhere_else(pair: Stack) -> None:
+    clear(*NODES)
+    hub(require_token=TOKEN)
+    refused = words_of(pair.preview(check=False).text)
+    assert "accept its licence at http://10.0.2.2:5055/deepseek-ai/DeepSeek-V4-Flash-DSpark" in refused
+    pair.hf_token = TOKEN
+    try:
+        run = pair.begin_up(lambda cluster: None, *ONLY)
+        run.until(lambda: files("head") > 5, "a file on the head")
+        argv = on("head", "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n'", root=True)
+        inspected = on("head", "docker inspect $(docker ps -aq)")
+        done = run.wait()
+    finally:
+        pair.hf_token = None
+    assert_whole(*NODES)
+    state = pair.pulumi("stack", "export", "--stack", "dev").text
+    left = on("head", f"grep -rl {TOKEN} ~/.local/share/spark-stack {HUB}; true")
+    for text in (done.text, argv, inspected, state, left):
+        assert TOKEN not in text
+
+
+@pytest.mark.parametrize(
+    ("switch", "words"),
+    [("wrong_size", "in another size than it lists"), ("flip", "arrived twice from http://10.0.2.2:5055 with another")],
+)
+def test_a_hub_that_sends_something_else_is_not_believed(pair: Stack, switch: str, words: str) -> None:
+    shard = "model-00031-of-00048.safetensors"
+    on("head", f"rm $(readlink -f {SNAPSHOT}/{shard})")
+    hub(**{switch: [shard]})
+    done = up(pair, check=False)
+    assert done.code != 0
+    assert f"{shard} {words}" in words_of(done.text) or f"sends {shard} {words}" in words_of(done.text), done.text[
+        -4000:
+    ]
+    hub()
+    up(pair)
+    assert_whole(*NODES)
+
+
+def test_a_full_disk_on_the_worker_is_told_in_numbers_before_and_in_words_when_it_fills(pair: Stack) -> None:
+    on("worker", "mkdir -p ~spark/small && mount -t tmpfs -o size=20m,uid=1000,gid=1000 none ~spark/small", root=True)
+
+    def small(cluster: dict[str, Any]) -> None:
+        cluster["nodes"][1]["hf_cache"] = "~/small"
+
+    def smaller(cluster: dict[str, Any]) -> None:
+        small(cluster)
+        cluster["checkpoint"]["size_gib"] = 0.001
+
+    try:
+        refused = words_of(pair.preview(small, check=False).text)
+        assert "worker: the checkpoint lacks 41.0 MiB on this node and /home/spark/small has 20.0 MiB free" in refused
+        done = up(pair, smaller, check=False)
+        assert done.code != 0
+        assert "no room for" in words_of(done.text)
+        assert on("worker", "find ~/small -name '*.spark-part'") == ""
+    finally:
+        on("worker", "docker rm -f spark-dev-checkpoint; umount ~spark/small", root=True)
+    up(pair)
+    assert_whole(*NODES)
+
+
+def test_a_second_job_on_one_cache_waits_for_the_first(pair: Stack) -> None:
+    clear("worker")
+    on("worker", f"mkdir -p {HUB}; nohup flock {HUB} sleep 300 >/dev/null 2>&1 &")
+    run = pair.begin_up(None, *ONLY)
+    run.until(lambda: "waits for another job on this cache" in run.text, "a word on the other job")
+    assert blobs("worker") == {}
+    on("worker", "pkill -f 'sleep 300'")
+    run.wait()
+    assert_whole(*NODES)
+
+
+def later(cluster: dict[str, Any]) -> None:
+    cluster["checkpoint"]["revision"] = LATER
+
+
+def test_another_revision_is_a_readable_diff_and_fetches_only_what_differs(pair: Stack) -> None:
+    shown = words_of(pair.preview(later).text)
+    model = "checkpoint deepseek-ai/DeepSeek-V4-Flash-DSpark at b2f0447c"
+    assert f"{model}: head downloads up to 41.0 MiB: there is no snapshot" in shown
+    assert f"{model}: worker mirrors up to 41.0 MiB from head" in shown
+    assert "checkpoint: head keeps revision 3c5ed1f0 until scripts/prune removes it" in shown
+    before = {node: blobs(node) for node in NODES}
+    up(pair, later)
+    for node in NODES:
+        assert before[node].items() <= blobs(node).items(), "the old revision stays, its blobs are used again"
+        assert on(node, f"cat {MODEL}/refs/main") == LATER, "a ref of ours moves along"
+        assert len(blobs(node)) - len(before[node]) < 10
+
+
+def test_the_way_back_fetches_nothing(pair: Stack) -> None:
+    before = {node: blobs(node) for node in NODES}
+    hub(down_after_bytes=1)
+    up(pair)
+    hub()
+    assert {node: blobs(node) for node in NODES} == before
+    assert_whole(*NODES)
+
+
+def test_prune_lists_before_it_deletes_and_takes_only_what_no_stack_names(pair: Stack) -> None:
+    on("head", f"mkdir -p {HUB}/models--somebody--else/blobs && echo x >{HUB}/models--somebody--else/blobs/x")
+    listed = pair.script("prune", "--stack", "dev", answer="no\n")
+    assert "revision b2f0447c" in listed.text and "may go" in listed.text
+    for node in NODES:
+        assert on(node, f"ls {MODEL}/snapshots | wc -l").strip() == "2", "it only listed"
+    pair.script("prune", "--stack", "dev", "--yes")
+    for node in NODES:
+        assert on(node, f"ls {MODEL}/snapshots").split() == ["3c5ed1f0a94b27d86ef1a0b9c2d4e87f5a6b0c13"]
+    assert on("head", f"cat {HUB}/models--somebody--else/blobs/x").strip() == "x"
+    on("head", f"rm -r {HUB}/models--somebody--else")
+    assert_whole(*NODES)
+    up(pair)
