@@ -35,6 +35,12 @@ SEEN = {
         "KeyError: 'model.layers.43.mtp_block.main_norm.weight'",
         "dispatch_scaled_mm, scaled_mm_helper.hpp:17",
     ],
+    "A worker loses its NFS mount, or cannot mount the head's export": [
+        # field report E9
+        "OSError: [Errno 116] Stale file handle: '/cache/huggingface/hub/models--x/snapshots/y/model-1.safetensors'",
+        "could not start: error while mounting volume '/var/lib/docker/volumes/x/_data': failed to mount local volume: "
+        "mount :/home/ops/hub:/x, data: addr=192.168.100.1,nfsvers=4.2: connection refused",
+    ],
     "A shard, the index or the prompt encoder is missing, short, or a dangling link": [
         "spark: error: the checkpoint is not whole: model-00007-of-00048.safetensors is missing: pulumi up fetches it",
         "spark: error: encoding/encoding_dsv4.py is missing in the snapshot: pulumi up fetches it",
