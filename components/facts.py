@@ -147,6 +147,8 @@ class NfsFacts(Facts):
 class NodeFacts(Facts):
     """One node's document."""
 
+    read_at: str | None = None
+    """When it was made, UTC by the node's clock."""
     hostname: str | None = None
     boot_id: str | None = None
     kernel: str | None = None

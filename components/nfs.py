@@ -103,6 +103,8 @@ class NfsCheckpoint(pulumi.ComponentResource):
             target=f"{CACHE}/hub",
             # Docker refuses read_only on a volume without a name: the mount's own `ro` does it
             volume_options=docker.ContainerMountVolumeOptionsArgs(
+                # found by destroy, where a removal that was cut left it behind
+                labels=[docker.ContainerMountVolumeOptionsLabelArgs(label="spark.stack", value=pulumi.get_stack())],
                 driver_name="local",
                 driver_options={
                     "type": "nfs",

@@ -110,6 +110,8 @@ class Container:
 
     def begin(self, wanted: dict[str, Any]) -> None:
         inputs, hub = self.inputs, hub_of(self.inputs)
+        # dockerd would make it itself, as root
+        hub.mkdir(parents=True, exist_ok=True)
         take_over(hub, inputs)
         shutil.rmtree(self.folder, ignore_errors=True)
         code = self.folder / "code"

@@ -264,6 +264,7 @@ def assemble(found: Json, problems: list[Json]) -> Json:
             problems.append({"probe": "docker_root", "error": str(error)})
     return {
         "schema": SCHEMA,
+        "read_at": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
         **(found["system"] or dict.fromkeys(SYSTEM)),
         **(found["user"] or dict.fromkeys(USER)),
         "sudo_n": found["sudo_n"],

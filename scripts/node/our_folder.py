@@ -82,6 +82,9 @@ def remove(stack: str) -> None:
     if containers := left_over(stack):
         print(f"removing {len(containers)} left-over container(s) of stack {stack}", file=sys.stderr)
         docker("rm", "--force", "--volumes", *containers)
+    if volumes := docker("volume", "ls", "--quiet", "--filter", f"label=spark.stack={stack}").stdout.split():
+        # a rank's NFS mount, left by a removal that was cut
+        docker("volume", "rm", *volumes)
     empty(folder)
     shutil.rmtree(folder)
     with contextlib.suppress(OSError):  # another stack's folder lies beside it

@@ -75,5 +75,5 @@ def test_a_server_that_does_not_answer_is_made_and_proven_again_and_no_rank_is_t
     engine = run_program("dev", nfs, documents=documents)
     for name in ("head-nfs-export", "worker-checkpoint"):
         [words] = engine.one(name).inputs["triggers"]
-        assert "no NFS server answered it (Connection refused)" in words
+        assert "the head's NFS server does not answer it (Connection refused)" in words
     assert "triggers" not in engine.one("head-checkpoint-job").inputs

@@ -67,4 +67,16 @@ def test_a_worker_that_reads_over_nfs_needs_the_server_and_no_bytes():
     stack = cluster("vision-exp", {"checkpoint": {"mode": "nfs"}})
     assert lines(stack, pair({}, NO_SNAPSHOT, nfs={"refused": None})) == []
     [line] = lines(stack, pair({}, NO_SNAPSHOT, nfs={"refused": "Connection refused"}))
-    assert line.endswith("worker proves the head's export again: no NFS server answered it (Connection refused)")
+    way = "worker proves its way to the head's copy: the head's NFS server does not answer it (Connection refused)"
+    assert line.endswith(way)
+
+
+def test_a_server_that_stops_twice_is_two_reasons():
+    stack = cluster("vision-exp", {"checkpoint": {"mode": "nfs"}})
+    found = set()
+    for second in (1, 2):
+        [_, worker] = pair({}, NO_SNAPSHOT, nfs={"refused": "timed out"}, read_at=f"2026-11-30 12:00:0{second}")
+        lacking = need(stack, 1, worker)
+        assert lacking
+        found.add(lacking.trigger)
+    assert len(found) == 2

@@ -161,7 +161,14 @@ def test_left_over_containers_are_found_by_label_and_removed_first(ours: Path, h
     assert done.returncode == 0, done.stderr
     assert "removing 2 left-over container(s) of stack dev" in done.stderr
     listed = ["ps", "--all", "--quiet", "--no-trunc", "--filter", "label=spark.stack=dev"]
-    assert recorder.calls("docker") == [listed, ["rm", "--force", "--volumes", "aaa", "bbb"], listed]
+    volumes = ["volume", "ls", "--quiet", "--filter", "label=spark.stack=dev"]
+    assert recorder.calls("docker") == [listed, ["rm", "--force", "--volumes", "aaa", "bbb"], volumes, listed]
+
+
+def test_a_volume_that_a_cut_removal_left_is_found_by_label_and_no_other(ours: Path, home: Path, recorder: Recorder):
+    recorder.answer("docker", '[ "$1 $2" != "volume ls" ] || echo 4a95537abe88')
+    assert run_shipped("our_folder", REMOVE, HOME=str(home), PATH=recorder.path).returncode == 0
+    assert ["volume", "rm", "4a95537abe88"] in recorder.calls("docker")
 
 
 def test_a_container_that_is_still_there_afterwards_is_a_failure(ours: Path, home: Path, recorder: Recorder):
