@@ -1,0 +1,149 @@
+"""checkpoint.mode: nfs: the worker reads the head's copy over the fabric and keeps none; nobody else may read it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.lab.pair import Stack, ask, identities, on, words_of
+
+HUB = "/home/spark/.cache/huggingface/hub"
+MODEL = f"{HUB}/models--deepseek-ai--DeepSeek-V4-Flash-DSpark"
+EXPORTS = "/etc/exports.d/spark-stack-dev.exports"
+ONLY = ["--target", "**checkpoint**", "--target", "**nfs-export**"]
+MOUNTS = "timeout 20 mount -t nfs4 -o ro,soft,timeo=50,retry=0"
+
+
+def nfs(cluster: dict[str, Any]) -> None:
+    cluster["checkpoint"]["mode"] = "nfs"
+
+
+@pytest.fixture(scope="module")
+def reading(stack: Stack) -> Iterator[Stack]:
+    """A pair in nfs mode; the worker's own copy, if it ever had one, is gone."""
+    on("worker", f"rm -rf {MODEL}")
+    stack.up(nfs)
+    yield stack
+
+
+def test_a_worker_without_a_copy_serves_from_the_heads(reading: Stack) -> None:
+    assert "4183" in ask()
+    [mount] = [
+        line for line in on("worker", "docker exec spark-dev-rank1 cat /proc/mounts").splitlines() if " nfs4 " in line
+    ]
+    device, target, _, options = mount.split()[:4]
+    assert (device, target) == (f":{HUB}", "/cache/huggingface/hub")
+    wanted = "ro,vers=4.2,nconnect=8,hard,timeo=600,addr=192.168.100.1,clientaddr=192.168.100.2"
+    assert set(wanted.split(",")) <= set(options.split(","))
+    assert on("worker", f"find {HUB} -type f 2>/dev/null | wc -l").strip() == "0"
+
+
+def test_a_second_up_changes_nothing(reading: Stack) -> None:
+    before = identities()
+    reading.up(nfs, "--expect-no-changes")
+    assert identities() == before
+
+
+def test_compiled_kernels_are_on_the_workers_own_disk(reading: Stack) -> None:
+    kinds = on(
+        "worker", "docker exec spark-dev-rank1 stat -f -c %T /cache/huggingface/triton-cache /cache/huggingface/hub"
+    )
+    assert kinds.split()[0] != "nfs" and kinds.split()[1] == "nfs"
+
+
+def test_the_hub_alone_is_exported_read_only_to_the_workers_fabric_address_alone(reading: Stack) -> None:
+    """E4: the hub token lies beside it."""
+    on("head", "echo hf_secret >~/.cache/huggingface/token")
+    table = on("head", "cat /var/lib/nfs/etab", root=True).splitlines()
+    [line] = [line for line in table if not line.startswith("#")]
+    path, client = line.split()
+    assert path == HUB and client.startswith("192.168.100.2(")
+    assert {"ro", "root_squash"} <= set(client.rstrip(")").partition("(")[2].split(","))
+    seen = on(
+        "worker",
+        f"mkdir -p /mnt/x; {MOUNTS} 192.168.100.1:/ /mnt/x && find /mnt/x -name token; umount /mnt/x",
+        root=True,
+    )
+    assert "token" not in seen
+    refused = on("head", f"{MOUNTS} 192.168.100.1:{HUB} /mnt 2>&1; echo code $?", root=True)
+    assert "code 0" not in refused, "another address may not mount it"
+    on("head", "rm ~/.cache/huggingface/token")
+
+
+def test_a_server_that_stops_while_the_pair_serves_is_back_after_an_up_that_replaces_no_rank(reading: Stack) -> None:
+    before = identities()
+    on("head", "systemctl stop nfs-server", root=True)
+    shown = words_of(reading.preview(nfs).text)
+    assert "worker proves its way to the head's copy: the head's NFS server does not answer it" in shown
+    reading.up(nfs)
+    assert on("head", "systemctl is-active nfs-server").strip() == "active"
+    assert identities() == before
+    assert "4183" in ask()
+
+
+def test_a_server_that_is_down_before_a_start_is_started_first(reading: Stack) -> None:
+    """E9: a hard mount would hang."""
+    on("worker", "docker rm -f spark-dev-rank1")
+    on("head", "docker rm -f spark-dev-rank0; systemctl stop nfs-server", root=True)
+    reading.up(nfs)
+    assert "4183" in ask()
+
+
+def test_a_shard_that_the_worker_cannot_read_is_named_before_a_rank_starts(reading: Stack) -> None:
+    shard = "model-00031-of-00048.safetensors"
+    blob = on("head", f"readlink -f {MODEL}/snapshots/*/{shard}").strip()
+    on("head", f"chmod 600 {blob}; docker rm -f spark-dev-rank0")
+    on("worker", "docker rm -f spark-dev-rank1")
+    on("head", "systemctl restart nfs-server", root=True)
+    on("head", "systemctl stop nfs-server", root=True)
+    done = reading.up(nfs, check=False)
+    assert done.code != 0 and shard in words_of(done.text)
+    assert on("worker", "docker ps -aq --filter label=spark.rank") == ""
+    on("head", f"chmod 644 {blob}")
+    reading.up(nfs)
+    assert "4183" in ask()
+
+
+def test_the_way_back_to_local_is_a_readable_diff(reading: Stack) -> None:
+    shown = words_of(reading.preview().text)
+    assert "worker mirrors 41.0 MiB from head: there is no snapshot" in shown
+    steps = reading.steps()
+    assert steps["head-nfs-export"] == "delete"
+    assert {name for name, step in steps.items() if "replace" in step} >= {"head-engine", "worker-engine"}
+
+
+def test_destroy_takes_back_the_export_and_what_was_started_for_it(reading: Stack) -> None:
+    before = on("head", f"find {HUB} -type f | sort | xargs sha256sum | sha256sum")
+    reading.destroy()
+    assert on("head", f"ls {EXPORTS} 2>/dev/null; systemctl is-active nfs-server; true").strip() == "inactive"
+    assert on("head", "systemctl is-enabled nfs-server; true").strip() != "enabled"
+    assert on("worker", "docker volume ls -q; grep ' nfs4 ' /proc/mounts; true") == ""
+    assert on("head", f"find {HUB} -type f | sort | xargs sha256sum | sha256sum") == before
+
+
+@pytest.fixture
+def somebody_elses(reading: Stack) -> Iterator[None]:
+    """An NFS server of the owner's, with an export of its own."""
+    on("head", "mkdir -p /srv/photos && echo '/srv/photos 10.0.0.0/8(ro)' >>/etc/exports", root=True)
+    on("head", "systemctl start nfs-server && exportfs -ra", root=True)
+    reading.up(nfs, "--target", "**folder", "--target", "**image**", "--target", "**Node**")
+    yield
+    on("head", "sed -i '/photos\\|huggingface/d' /etc/exports && exportfs -ra && systemctl stop nfs-server", root=True)
+    reading.destroy()
+
+
+def test_a_server_that_exports_something_else_is_refused_by_name_and_left_alone(reading: Stack, somebody_elses) -> None:
+    """E3."""
+    done = reading.up(nfs, *ONLY, check=False)
+    shown = words_of(done.text)
+    assert done.code != 0 and "exports /srv/photos and not" in shown and "is not ours to change" in shown
+    assert on("head", f"ls {EXPORTS} 2>&1; exportfs -v", root=True).count("/srv/photos") == 1
+
+
+def test_an_export_of_the_tree_that_lives_already_is_used_and_left_at_destroy(reading: Stack, somebody_elses) -> None:
+    """E1."""
+    on("head", f"echo '{HUB} 192.168.100.2(ro,root_squash)' >>/etc/exports && exportfs -ra", root=True)
+    shown = words_of(reading.up(nfs, *ONLY).text)
+    assert "is exported already, not by us: used as it is" in shown
+    reading.destroy()
+    assert HUB in on("head", "exportfs -v", root=True)
