@@ -50,9 +50,9 @@ def need(cluster: ClusterSettings, rank: int, facts: NodeFacts) -> Need | None:
     if reads_over_nfs(cluster, rank):
         if facts.nfs is None or not facts.nfs.refused:
             return None
-        why = f"the head's NFS server does not answer it ({facts.nfs.refused})"
+        silent = f"the head's NFS server does not answer it ({facts.nfs.refused})"
         # a server can stop any number of times in one generation
-        return Need(role, "proves its way to the head's copy", why, f"a look at {facts.read_at}")
+        return Need(role, "proves its way to the head's copy", silent, f"a look at {facts.read_at}")
     why = facts.checkpoint_gap()
     if why is None:
         return None
