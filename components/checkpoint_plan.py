@@ -81,7 +81,11 @@ def lines(cluster: ClusterSettings, facts: Sequence[NodeFacts]) -> list[str]:
         if lacking is None:
             continue
         found.append(f"checkpoint {wanted.repo} at {wanted.revision[:8]}: {lacking}")
-        kept = [name[:8] for name in (node.checkpoint.revisions if node.checkpoint else []) if name != wanted.revision]
-        if kept and not reads_over_nfs(cluster, rank):
-            found.append(f"checkpoint: {lacking.role} keeps revision {', '.join(kept)} until scripts/prune removes it")
+        if node.checkpoint is None:
+            continue
+        kept = [f"revision {name[:8]}" for name in node.checkpoint.revisions if name != wanted.revision]
+        if reads_over_nfs(cluster, rank) and node.checkpoint.bytes_present:
+            kept = [f"a copy of its own, {amount(node.checkpoint.bytes_present / GIB)},"]
+        if kept:
+            found.append(f"checkpoint: {lacking.role} keeps {' and '.join(kept)} until scripts/prune removes it")
     return found

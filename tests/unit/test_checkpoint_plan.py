@@ -71,6 +71,12 @@ def test_a_worker_that_reads_over_nfs_needs_the_server_and_no_bytes():
     assert line.endswith(way)
 
 
+def test_a_move_to_nfs_says_that_the_workers_copy_stays():
+    stack = cluster("vision-exp", {"checkpoint": {"mode": "nfs"}})
+    found = lines(stack, pair({}, {}, nfs={"refused": "Connection refused"}))
+    assert found[1] == "checkpoint: worker keeps a copy of its own, 156.0 GiB, until scripts/prune removes it"
+
+
 def test_a_server_that_stops_twice_is_two_reasons():
     stack = cluster("vision-exp", {"checkpoint": {"mode": "nfs"}})
     found = set()
