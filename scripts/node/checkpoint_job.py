@@ -4,8 +4,9 @@ fetch (head): download what is missing of one revision with huggingface_hub, pro
 each to the peers as soon as it is proven. mirror (other nodes): copy from the head what is missing, while it arrives
 there. Both end with every file of the revision a link to a proven blob, and refs/main written.
 
-Inputs: /job/inputs.json (id, role, repo, revision, shards, encoding_file, address, peers), /job/secret.json, read once
-and removed (hf_token; source: address, port, token). Variables of huggingface_hub are in the environment.
+Inputs: /job/inputs.json (id, role, repo, revision, shards, encoding_file, patience_s, address, peers);
+/job/secret.json (hf_token; source: address, port, token), read once and removed. huggingface_hub's variables are in the
+environment.
 Output: /job/status.json; /job/source.json (0600: port, token) while the head offers.
 Exit codes: 0 whole; 1 not, the cause in status.json.
 """
@@ -14,22 +15,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 import checkpoint_hub
-from blob_hash import digest_of
-from checkpoint_files import gaps, snapshot_of
-from checkpoint_manifest import DAMAGED, PART, Entry, ManifestError, checked, content_of, of_snapshot, place, write_main
-from checkpoint_stamp import Stamp
+from checkpoint_files import gaps
+from checkpoint_manifest import Entry, ManifestError, checked, of_snapshot
+from checkpoint_tree import Failed, Job, lock
 from job_status import Status
 from mirror_copy import Blob, MirrorError, connect
 from mirror_source import Source
@@ -39,101 +38,6 @@ STREAMS = 8
 """Connections of one mirror. A stream hashes what it receives, so they scale with processors."""
 GRACE_S, QUIET_S, OFFER_S = 20, 600, 6 * 3600
 """How long a head that failed, and one that is whole, waits for peers that do not come; and for one that never ends."""
-
-
-class Failed(Exception):
-    """The job cannot go on: found, why, way out."""
-
-
-@contextlib.contextmanager
-def lock(hub: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    """The cache for one job alone: two stacks that share it must not fetch everything twice."""
-    folder = os.open(hub, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waiting()
-            fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(folder)
-
-
-class Job:
-    """One run: the tree of one revision, and how much of it is proven."""
-
-    def __init__(self, inputs: dict[str, Any], hub: Path, status: Status) -> None:
-        self.inputs, self.hub, self.status = inputs, hub, status
-        self.snapshot = snapshot_of(hub, inputs["repo"], inputs["revision"])
-        self.model = self.snapshot.parent.parent
-        self.entries: list[Entry] = []
-        self.proven: set[str] = set()
-        self._moving: dict[str, int] = {}
-        self._guard = threading.Lock()
-
-    def open_tree(self) -> None:
-        for folder in (self.model / "blobs", self.snapshot):
-            folder.mkdir(parents=True, exist_ok=True)
-        self.stamp = Stamp(self.model)
-
-    def moved(self, blob: str, count: int) -> None:
-        """`count` more bytes of a blob were read or received; negative takes back."""
-        with self._guard:
-            self._moving[blob] = self._moving.get(blob, 0) + count
-
-    def whole(self, entry: Entry, content: Path) -> None:
-        """This content was just hashed, or its stamp holds: link it, remember it."""
-        place(self.model, self.snapshot, entry, content)
-        content = content_of(self.model, self.snapshot, entry) or content
-        if not self.stamp.holds(entry.blob, content):
-            self.stamp.add(entry.blob, content)
-        content.with_name(entry.blob + DAMAGED).unlink(missing_ok=True)
-        with self._guard:
-            self.proven.add(entry.path)
-            self._moving.pop(entry.blob, None)
-
-    def publish(self, phase: str | None = None) -> None:
-        with self._guard:
-            here = sum(entry.size for entry in self.entries if entry.path in self.proven) + sum(self._moving.values())
-            arriving = {entry.blob for entry in self.entries} - {
-                entry.blob for entry in self.entries if entry.path in self.proven
-            }
-        if self.inputs["role"] == "fetch":
-            here += checkpoint_hub.partial_bytes(self.model, arriving)
-        total = sum(entry.size for entry in self.entries)
-        changes: dict[str, Any] = {"files": [len(self.proven), len(self.entries)], "bytes": [min(here, total), total]}
-        self.status.publish(**changes, **({"phase": phase} if phase else {}))
-
-    def trouble(self, words: str | None) -> None:
-        """The hub is waited for, or answers again."""
-        self.status.publish(trouble=words)
-
-    def check(self, entry: Entry) -> Path | None:
-        """The entry's content when it is here and right. A damaged one on the head is put aside for a new download."""
-        content = content_of(self.model, self.snapshot, entry)
-        if content is None:
-            return None
-        if self.stamp.holds(entry.blob, content):
-            return content
-        if content.stat().st_size == entry.size:
-            found = digest_of(content, entry.blob, lambda count: self.moved(entry.blob, count))
-            if found == entry.blob:
-                return content
-            self.moved(entry.blob, -entry.size)
-        self.status.note(f"{entry.path} is damaged (its content is not what its hash says): it is fetched again")
-        if self.inputs["role"] == "fetch":
-            os.replace(content, content.with_name(entry.blob + DAMAGED))
-        return None
-
-    def finish(self) -> None:
-        """What a whole tree ends with. Raises Failed when files of the index are missing all the same."""
-        if missing := gaps(self.snapshot, self.inputs["shards"], self.inputs["encoding_file"]):
-            raise Failed(f"{self.inputs['repo']} is not whole although all its files are here: {'; '.join(missing)}")
-        if words := write_main(self.model, self.inputs["revision"], self.stamp):
-            self.status.note(words)
-        for path in self.model.glob(f"blobs/*{PART}"):
-            path.unlink()
 
 
 def at_once(job: Job, entries: list[Entry], do: Callable[[Entry], None]) -> None:

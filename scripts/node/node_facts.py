@@ -13,10 +13,8 @@ Exit codes: 0 the document is complete or says what is not; 64 bad inputs.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import socket
 import sys
 import threading
 import time
@@ -24,20 +22,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import checkpoint_facts
 import docker_facts
 import job_status
 import our_folder
 import process_facts
 import sysfs_table
-from checkpoint_files import INDEX, gaps, snapshot_of
-from checkpoint_manifest import unverified
+from checkpoint_files import snapshot_of
 from process_facts import run
 from sysfs_table import read_text
 
 SCHEMA = 1
 LIMIT_S = 15.0
 """Wall-clock limit of the slowest probe; all run at once."""
-HUB_S = 8.0
 MEMORY = ("MemTotal", "MemFree", "MemAvailable", "CmaTotal", "CmaFree", "SwapTotal")
 
 SYSTEM = ("hostname", "boot_id", "kernel", "machine", "os", "kho_off")
@@ -145,62 +142,6 @@ def cache_disk(hf_cache: str, model: str | None) -> Json:
         folders += [str(folder), f"{folder}/blobs", f"{folder}/snapshots"]
     closed = [path for path in folders if os.path.exists(path) and not os.access(path, os.W_OK | os.X_OK)]
     return {**facts, "writable": not closed, "unwritable": closed[0] if closed else None}
-
-
-def checkpoint(hf_cache: str, model: str, revision: str, shards: int, others: list[str], endpoint: str | None) -> Json:
-    """What a revision lacks, the bytes of it that are here, other revisions, and whether the hub would give the rest.
-
-    `outside` is where the model's folder really is when a link leads out of the cache, which no container can follow.
-    """
-    hub = Path(hf_cache) / "hub"
-    snapshot = snapshot_of(hub, model, revision)
-    folder = snapshot.parent.parent
-    lacking = gaps(snapshot, shards, *others)
-    if not lacking:
-        lacking = [f"{name} was never proven by its hash, or changed since" for name in unverified(snapshot)]
-    real = os.path.realpath(folder)
-    return {
-        "path": str(snapshot),
-        "gaps": lacking,
-        "bytes_present": bytes_present(folder, snapshot),
-        "revisions": sorted(path.name for path in snapshot.parent.glob("*") if path.is_dir()),
-        "outside": None if real.startswith(f"{os.path.realpath(hub)}/") else real,
-        "hub_error": hub_error(endpoint, model, revision) if lacking and endpoint else None,
-    }
-
-
-def bytes_present(model: Path, snapshot: Path) -> int:
-    """Bytes of the revision that are here, what is under way included: the same disk will hold it when whole."""
-    present = sum(path.stat().st_size for path in snapshot.rglob("*") if path.is_file())
-    for path in (model / "blobs").glob("*"):
-        if path.name.endswith((".incomplete", ".spark-part")):
-            with contextlib.suppress(FileNotFoundError):
-                present += path.stat().st_blocks * 512
-    return present
-
-
-def hub_error(endpoint: str, model: str, revision: str) -> Json | None:
-    """What the hub says to somebody without a token who asks for the index: {"status", "words"}, None for a yes."""
-    import urllib.error
-    import urllib.request
-
-    url = f"{endpoint}/{model}/resolve/{revision}/{INDEX}"
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=HUB_S):
-            return None
-    except urllib.error.HTTPError as error:
-        return {"status": error.code, "words": error.headers.get("X-Error-Message") or error.reason}
-    except OSError as error:
-        return {"status": None, "words": str(getattr(error, "reason", error))}
-
-
-def knock(address: str) -> str | None:
-    """None when an NFS server takes connections at this address, else why not."""
-    try:
-        with socket.create_connection((address, 2049), timeout=3):
-            return None
-    except OSError as error:
-        return error.strerror or str(error)
 
 
 def gather(probes: dict[str, Callable[[], object]]) -> tuple[Json, list[Json]]:
@@ -312,10 +253,12 @@ def probes_of(inputs: Json) -> dict[str, Callable[[], object]]:
         "memory": memory,
         "hf_cache": lambda: cache_disk(expand(hf_cache), model),
         "checkpoint": lambda: (
-            checkpoint(expand(hf_cache), model, revision, shards, others, endpoint) if model and revision else None
+            checkpoint_facts.checkpoint(expand(hf_cache), model, revision, shards, others, endpoint)
+            if model and revision
+            else None
         ),
         "job": lambda: job_status.read(our_folder.folder_of(stack) / "job" / "status.json") if stack else None,
-        "nfs": lambda: {"refused": knock(nfs)} if nfs else None,
+        "nfs": lambda: {"refused": checkpoint_facts.knock(nfs)} if nfs else None,
         "folder": lambda: bool(stack and our_folder.is_ours(our_folder.folder_of(stack), stack)),
         "listeners": lambda: process_facts.listeners(ports),
         "earlyoom": lambda: process_facts.is_running("earlyoom"),

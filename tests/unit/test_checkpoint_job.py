@@ -11,11 +11,12 @@ import pytest
 
 import checkpoint_hub
 import checkpoint_job
+import checkpoint_tree
 from checkpoint_files import gaps
 from checkpoint_hub import HubError
-from checkpoint_job import Failed
 from checkpoint_manifest import unverified
 from checkpoint_stamp import NAME, Stamp
+from checkpoint_tree import Failed
 from job_status import Status
 from tests.unit.fake_hub import FakeHub, HubHTTPError
 from tests.unit.snapshots import ENCODER, REPO, REVISION, blob_of, contents, names, prove, put, snapshot
@@ -94,7 +95,7 @@ def test_an_empty_cache_ends_whole(head: Node, hub: FakeHub):
 
 def test_a_proven_cache_asks_nobody_and_hashes_nothing(head: Node, hub: FakeHub, monkeypatch):
     prove(snapshot(head.hub))
-    monkeypatch.setattr(checkpoint_job, "digest_of", lambda *_: pytest.fail("it was hashed"))
+    monkeypatch.setattr(checkpoint_tree, "digest_of", lambda *_: pytest.fail("it was hashed"))
     head.run("fetch")
     head.assert_whole()
     assert (hub.asked, hub.tokens) == ([], set())
@@ -219,7 +220,7 @@ def test_a_hub_that_is_down_for_a_while_is_waited_for(head: Node, hub: FakeHub, 
 
     hub.before = down
     shown = []
-    monkeypatch.setattr(checkpoint_job.Job, "trouble", lambda job, words: shown.append(words))
+    monkeypatch.setattr(checkpoint_tree.Job, "trouble", lambda job, words: shown.append(words))
     head.run("fetch")
     head.assert_whole()
     assert hub.asked.count(SECOND) == 3
@@ -351,7 +352,7 @@ def test_a_worker_hears_why_the_head_failed(head: Node, worker: Node, hub: FakeH
 def test_two_jobs_never_work_on_one_cache_at_once(head: Node, hub: FakeHub):
     """Two stacks that share a cache: the second waits, and finds it whole."""
     waiting = threading.Event()
-    with checkpoint_job.lock(head.hub, lambda: None):
+    with checkpoint_tree.lock(head.hub, lambda: None):
         second = threading.Thread(target=lambda: head.run("fetch"))
         second.start()
         while second.is_alive() and not waiting.is_set():

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import checkpoint_facts
 import node_facts
 import process_facts
 from checkpoint_files import INDEX
@@ -268,21 +269,21 @@ def test_the_first_folder_that_refuses_a_write_is_named(tmp_path, monkeypatch):
 
 def test_a_proven_checkpoint_lacks_nothing_and_one_that_changed_since_is_named(tmp_path):
     folder = snapshot(tmp_path / "hub")
-    never = node_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [], None)["gaps"]
+    never = checkpoint_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [], None)["gaps"]
     assert len(never) == 5 and all("was never proven by its hash" in gap for gap in never)
     prove(folder)
-    assert node_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [], None)["gaps"] == []
+    assert checkpoint_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [], None)["gaps"] == []
     blob = (folder / names(3)[1]).resolve()
     blob.write_bytes(blob.read_bytes()[:-1] + b"x")
-    [gap] = node_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [], None)["gaps"]
+    [gap] = checkpoint_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [], None)["gaps"]
     assert gap.startswith(f"{names(3)[1]} was never proven by its hash, or changed since")
 
 
 def test_what_is_on_its_way_counts_as_here_since_the_same_disk_will_hold_it(tmp_path):
     folder = snapshot(tmp_path / "hub")
-    before = node_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [], None)["bytes_present"]
+    before = checkpoint_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [], None)["bytes_present"]
     (folder.parent.parent / "blobs" / "abc.12345678.incomplete").write_bytes(bytes(8192))
-    after = node_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [], None)["bytes_present"]
+    after = checkpoint_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [], None)["bytes_present"]
     assert after - before == 8192
 
 
@@ -290,25 +291,25 @@ def test_a_model_folder_that_leads_out_of_the_cache_is_told(tmp_path):
     snapshot(tmp_path / "elsewhere")
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub/models--owner--name").symlink_to(tmp_path / "elsewhere/models--owner--name")
-    found = node_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [], None)
+    found = checkpoint_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [], None)
     assert found["outside"] == str(tmp_path / "elsewhere/models--owner--name")
 
 
 def test_the_hub_is_asked_only_where_something_must_be_downloaded(tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(node_facts, "hub_error", lambda *words: asked.append(words))
+    monkeypatch.setattr(checkpoint_facts, "hub_error", lambda *words: asked.append(words))
     prove(snapshot(tmp_path / "hub"))
-    node_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [], "https://hub")
+    checkpoint_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [], "https://hub")
     assert asked == []
-    node_facts.checkpoint(str(tmp_path), REPO, "0" * 40, 3, [], None)
+    checkpoint_facts.checkpoint(str(tmp_path), REPO, "0" * 40, 3, [], None)
     assert asked == []
-    node_facts.checkpoint(str(tmp_path), REPO, "0" * 40, 3, [], "https://hub")
+    checkpoint_facts.checkpoint(str(tmp_path), REPO, "0" * 40, 3, [], "https://hub")
     assert asked == [("https://hub", REPO, "0" * 40)]
 
 
 def test_of_another_revision_nothing_is_here(tmp_path):
     snapshot(tmp_path / "hub")
-    found = node_facts.checkpoint(str(tmp_path), REPO, "0" * 40, 3, [], None)
+    found = checkpoint_facts.checkpoint(str(tmp_path), REPO, "0" * 40, 3, [], None)
     assert (len(found["gaps"]), found["bytes_present"]) == (1, 0)
 
 
