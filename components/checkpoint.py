@@ -7,7 +7,7 @@ import pulumi
 import pulumi_command as command
 import pulumi_docker as docker
 
-from components.checkpoint_plan import Need, need, reads_over_nfs
+from components.checkpoint_plan import Need, need
 from components.facts import NodeFacts
 from components.image import Image
 from components.nfs import NfsCheckpoint, NfsExport
@@ -41,7 +41,7 @@ def inputs_of(cluster: ClusterSettings, node: Node) -> dict[str, Any]:
 def mirrors(cluster: ClusterSettings) -> list[str]:
     """Fabric addresses of the nodes that copy from the head."""
     ranks = range(len(cluster.nodes))
-    return [str(cluster.nodes[rank].fabric_ip) for rank in ranks if rank and not reads_over_nfs(cluster, rank)]
+    return [str(cluster.nodes[rank].fabric_ip) for rank in ranks if rank and not cluster.reads_over_nfs(rank)]
 
 
 class Checkpoint(pulumi.ComponentResource):
@@ -111,7 +111,7 @@ def declare(
     head: Checkpoint | None = None
     for node, image, lacking, known in zip(nodes, images, needs, facts, strict=True):
         again = lacking.trigger if lacking else None
-        if head and reads_over_nfs(cluster, node.rank):
+        if head and cluster.reads_over_nfs(node.rank):
             export = export or NfsExport(cluster, nodes[0], head.complete, any_of(needs[1:]))
             found.append(NfsCheckpoint(cluster, node, image, export, again))
             continue

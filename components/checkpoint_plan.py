@@ -31,10 +31,6 @@ class Need:
         return f"{self} (after {self.after})"
 
 
-def reads_over_nfs(cluster: ClusterSettings, rank: int) -> bool:
-    return rank > 0 and cluster.checkpoint.mode == "nfs"
-
-
 def missing_gib(cluster: ClusterSettings, facts: NodeFacts) -> float:
     """GiB of the configured revision that are not on this node; 0 when all of it is there, proven or not."""
     if facts.checkpoint is None:
@@ -47,7 +43,7 @@ def missing_gib(cluster: ClusterSettings, facts: NodeFacts) -> float:
 def need(cluster: ClusterSettings, rank: int, facts: NodeFacts) -> Need | None:
     role, size = cluster.role(rank), cluster.checkpoint.size_gib
     after = f"job {facts.job.id}" if facts.job else "no job yet"
-    if reads_over_nfs(cluster, rank):
+    if cluster.reads_over_nfs(rank):
         if facts.nfs is None or not facts.nfs.refused:
             return None
         silent = f"the head's NFS server does not answer it ({facts.nfs.refused})"
@@ -84,7 +80,7 @@ def lines(cluster: ClusterSettings, facts: Sequence[NodeFacts]) -> list[str]:
         if node.checkpoint is None:
             continue
         kept = [f"revision {name[:8]}" for name in node.checkpoint.revisions if name != wanted.revision]
-        if reads_over_nfs(cluster, rank) and node.checkpoint.bytes_present:
+        if cluster.reads_over_nfs(rank) and node.checkpoint.bytes_present:
             kept = [f"a copy of its own, {amount(node.checkpoint.bytes_present / GIB)},"]
         if kept:
             found.append(f"checkpoint: {lacking.role} keeps {' and '.join(kept)} until scripts/prune removes it")

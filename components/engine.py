@@ -8,7 +8,6 @@ import pulumi_command as command
 import pulumi_docker as docker
 
 from components.checkpoint import Checkpoint
-from components.checkpoint_plan import reads_over_nfs
 from components.fabric import Fabric
 from components.generation import Generation
 from components.image import Image
@@ -36,7 +35,7 @@ def rank_spec(cluster: ClusterSettings, rank: int) -> RankSpec:
 
 def hub_of(cluster: ClusterSettings, rank: int) -> str:
     """Where a rank's checkpoint is, as the stack file says it; the docker provider does not apply a changed mount."""
-    if reads_over_nfs(cluster, rank):
+    if cluster.reads_over_nfs(rank):
         head = cluster.nodes[0]
         return f"nfs {head.fabric_ip} {head.hf_cache}"
     return cluster.nodes[rank].hf_cache
@@ -94,7 +93,7 @@ class Engine(pulumi.ComponentResource):
         started: list[docker.Container] = []
         for rank in reversed(range(len(nodes))):
             node = nodes[rank]
-            purged = self._purge(cluster, node, checkpoints, generation, pulumi.ResourceOptions(parent=self))
+            purged = self._purge(cluster, node, checkpoints, generation)
             depends: list[pulumi.Resource] = [fabrics[rank].lookup, images[rank].pulled, purged]
             labels = {**shared, "spark.rank": str(rank)}
             if rank == 0:
@@ -142,13 +141,12 @@ class Engine(pulumi.ComponentResource):
         self.ranks = list(reversed(started))
         self.register_outputs({"generation": generation.name})
 
-    @staticmethod
     def _purge(
+        self,
         cluster: ClusterSettings,
         node: Node,
         checkpoints: Sequence[Checkpoint | NfsCheckpoint],
         generation: Generation,
-        opts: pulumi.ResourceOptions,
     ) -> command.remote.Command:
         """The page cache of one node, given back once a generation, when no checkpoint is being written any more."""
         inputs = {
@@ -167,12 +165,10 @@ class Engine(pulumi.ComponentResource):
             timeout_s=600,
             # a note, not a trigger: it runs again as an update, and only the ranks show as replaced
             note=f"generation {generation.name}",
-            opts=pulumi.ResourceOptions.merge(
-                opts,
-                pulumi.ResourceOptions(
-                    depends_on=[copy.complete for copy in checkpoints],
-                    ignore_changes=["create"] if cluster.facts == "off" else None,
-                ),
+            opts=pulumi.ResourceOptions(
+                parent=self,
+                depends_on=[copy.complete for copy in checkpoints],
+                ignore_changes=["create"] if cluster.facts == "off" else None,
             ),
         )
 

@@ -240,7 +240,7 @@ def inputs_of(settings: ClusterSettings, rank: int, stack: str) -> dict[str, Any
         "ports": [engine.port, engine.master_port] if rank == 0 else [],
         # only the head downloads; only a worker that reads over the fabric needs its server
         "endpoint": settings.checkpoint.endpoint if rank == 0 else None,
-        "nfs": str(settings.nodes[0].fabric_ip) if rank and settings.checkpoint.mode == "nfs" else None,
+        "nfs": str(settings.nodes[0].fabric_ip) if settings.reads_over_nfs(rank) else None,
     }
 
 

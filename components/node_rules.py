@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from components.checkpoint_plan import amount, missing_gib, reads_over_nfs
+from components.checkpoint_plan import amount, missing_gib
 from components.facts import DockerFacts, NodeFacts
 from components.settings import ClusterSettings
 from hca_members import Refusal as FabricRefusal
@@ -158,7 +158,7 @@ def disk_enough(view: NodeView) -> Iterator[Finding]:
         yield view.error(
             f"{cache.unwritable or cache.path} is not writable for {view.facts.user}: chown it, or set hf_cache"
         )
-    missing = 0.0 if reads_over_nfs(view.cluster, view.rank) else missing_gib(view.cluster, view.facts)
+    missing = 0.0 if view.cluster.reads_over_nfs(view.rank) else missing_gib(view.cluster, view.facts)
     size = view.cluster.checkpoint.size_gib
     # a small checkpoint, such as the lab's, needs no more room to spare than its own size
     margin = min(DISK_MARGIN_GIB, size)
@@ -185,7 +185,7 @@ def disk_enough(view: NodeView) -> Iterator[Finding]:
 def checkpoint_reachable(view: NodeView) -> Iterator[Finding]:
     """What a step would find out after minutes: a folder that no container can see, a hub that says no."""
     found, wanted = view.facts.checkpoint, view.cluster.checkpoint
-    if found is None or reads_over_nfs(view.cluster, view.rank):
+    if found is None or view.cluster.reads_over_nfs(view.rank):
         return
     if found.outside:
         yield view.error(

@@ -88,6 +88,10 @@ class ClusterSettings(Settings):
             )
         return self
 
+    def reads_over_nfs(self, rank: int) -> bool:
+        """Whether this rank reads the head's checkpoint instead of a copy of its own."""
+        return rank > 0 and self.checkpoint.mode == "nfs"
+
     def role(self, rank: int) -> str:
         """The name that a rank's resources start with: head, worker, worker2 and so on."""
         return "head" if rank == 0 else "worker" if rank == 1 else f"worker{rank}"

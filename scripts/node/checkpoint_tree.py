@@ -72,14 +72,13 @@ class Job:
 
     def publish(self, phase: str | None = None) -> None:
         with self._guard:
-            here = sum(entry.size for entry in self.entries if entry.path in self.proven) + sum(self._moving.values())
-            arriving = {entry.blob for entry in self.entries} - {
-                entry.blob for entry in self.entries if entry.path in self.proven
-            }
+            proven = [entry for entry in self.entries if entry.path in self.proven]
+            here = sum(entry.size for entry in proven) + sum(self._moving.values())
+            arriving = {entry.blob for entry in self.entries} - {entry.blob for entry in proven}
         if self.inputs["role"] == "fetch":
             here += checkpoint_hub.partial_bytes(self.model, arriving)
         total = sum(entry.size for entry in self.entries)
-        changes: dict[str, Any] = {"files": [len(self.proven), len(self.entries)], "bytes": [min(here, total), total]}
+        changes: dict[str, Any] = {"files": [len(proven), len(self.entries)], "bytes": [min(here, total), total]}
         self.status.publish(**changes, **({"phase": phase} if phase else {}))
 
     def trouble(self, words: str | None) -> None:
