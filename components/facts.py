@@ -205,9 +205,11 @@ class NodeFacts(Facts):
         return "our folder is missing" if self.folder is False else None
 
     def job_runs(self, stack: str) -> bool:
-        """Whether a job of this stack is at the checkpoint now."""
+        """Whether a job of this stack is at the checkpoint now; one that only tells others how it ended is not."""
         labels = {"spark.stack": stack, "spark.job": "checkpoint"}
-        return any(labels.items() <= found.labels.items() and found.running for found in self.containers or [])
+        alive = any(labels.items() <= found.labels.items() and found.running for found in self.containers or [])
+        # no words yet: it is just starting
+        return alive and (self.job is None or self.job.state == "running")
 
     def checkpoint_gap(self) -> str | None:
         """Why the checkpoint must be fetched, in words; None when it is whole."""

@@ -86,11 +86,13 @@ class Container:
         wanted = wanted_of(self.inputs)
         about = self.about()
         if self.runs():
-            failed = (self.status() or {}).get("state") == "failed"
-            if {key: about.get(key) for key in wanted} == wanted and not failed and not self.another_source(about):
+            state = (self.status() or {}).get("state")
+            # one that is done offers what it has to the peers, which a file lost since is no part of
+            over = state == "failed" or (state == "done" and fault(self.inputs) is not None)
+            if {key: about.get(key) for key in wanted} == wanted and not over and not self.another_source(about):
                 say("checkpoint: a job is at it already: watching it")
                 return
-            if not failed:
+            if not over:
                 say("checkpoint: ending the job that was begun with other settings")
         self.end()
         self.begin(wanted)

@@ -258,6 +258,21 @@ def test_what_the_facts_miss_is_a_trigger_in_words_where_it_is_mended(run_progra
         assert ("triggers" in command.request.ignoreChanges) == (name not in words), name
 
 
+@pytest.mark.parametrize(("state", "again"), [("running", False), ("failed", True), ("done", True)])
+def test_a_job_that_runs_is_left_alone_and_one_that_ended_is_begun_anew(run_program: Runner, state: str, again: bool):
+    """A head's job that ended stays for a while, for its peers: an `up` meanwhile must not read its old words."""
+    documents = healthy("x86_64")
+    labels = {"spark.stack": "dev", "spark.job": "checkpoint"}
+    documents[0].update(
+        checkpoint={"gaps": ["model-00007-of-00048.safetensors is missing"]},
+        containers=[{"id": "c1", "name": "spark-dev-checkpoint", "labels": labels, "running": True}],
+        job={"id": "a1", "state": state},
+    )
+    engine = run_program("dev", documents=documents)
+    assert ("triggers" in engine.one("head-checkpoint-job").inputs) == again
+    assert "triggers" in engine.one("head-checkpoint").inputs
+
+
 def test_a_folder_that_is_gone_is_made_again_with_all_that_lies_in_it(run_program: Runner):
     documents = healthy("x86_64")
     documents[1]["folder"] = False

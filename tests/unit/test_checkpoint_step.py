@@ -173,6 +173,18 @@ def test_a_job_that_failed_is_not_joined(node: Node):
     assert len(node.docker_runs()) == 2
 
 
+def test_a_head_that_is_done_and_only_offers_is_joined_as_long_as_nothing_was_lost_since(node: Node):
+    folder = snapshot(node.hub)
+    prove(folder)
+    node.answers(node.door())
+    node.step(FETCH, "begin")
+    node.says()
+    assert "watching it" in node.step(FETCH, "begin").stderr
+    next(folder.glob("*.safetensors")).unlink()
+    node.step(FETCH, "begin")
+    assert len(node.docker_runs()) == 2
+
+
 def test_a_job_that_ends_before_its_door_is_open_says_why(node: Node):
     failed = json.dumps({**DONE, "state": "failed", "error": "the mirror cannot listen at 192.168.100.1"})
     node.answers(f"echo '{failed}' >{node.job}/status.json")

@@ -125,10 +125,14 @@ def test_a_hub_in_trouble_is_waited_for_and_a_closed_one_is_the_tokens_matter():
     assert findings(stack, [typed(item) for item in documents], "dev", has_hf_token=True) == []
 
 
-def test_a_job_that_is_at_it_needs_no_answer_now():
+@pytest.mark.parametrize(("state", "rules"), [(None, 0), ("running", 0), ("failed", 1)])
+def test_a_job_that_is_at_it_needs_no_answer_now_and_one_that_failed_does(state: str | None, rules: int):
+    """A head's failed job stays for a moment, to tell its peers."""
+
     def working(node: Node) -> None:
         hub(None)(node)
         job = {"spark.stack": "dev", "spark.job": "checkpoint"}
         node["containers"] = [{"id": "1", "name": "spark-dev-checkpoint", "labels": job, "running": True, "vllm": True}]
+        node["job"] = {"id": "a1", "state": state} if state else None
 
-    assert found(working, on=HEAD) == []
+    assert len(found(working, on=HEAD)) == rules
