@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from mirror_fetch import Blob, Fetch
-from mirror_head import AGAIN, Head, MirrorError
+from mirror_head import AGAIN, SILENCE_S, Head, Lost, MirrorError
 from mirror_wire import Wire
 
 __all__ = ["Blob", "Copy", "MirrorError", "connect"]
@@ -49,7 +49,14 @@ class Copy:
 
     def finished(self) -> None:
         """Tell the source that this node has everything. Raises MirrorError."""
-        self._head.ask(self._wire, {"ask": "finished"})
+        told = {"ask": "finished"}
+        try:
+            self._head.ask(self._wire, told)
+        except Lost:
+            # silent for the hours of the copy: what lies between may have forgotten it
+            self._wire.close()
+            self._wire = self._head.connect(SILENCE_S)
+            self._head.ask(self._wire, told)
 
     def fetch(
         self,
@@ -66,7 +73,8 @@ class Copy:
         `on_bytes` gets the length of each piece as it arrives, and a damaged blob's bytes back as a negative number;
         `on_whole` gets a blob that lies at its place. Both are called in a stream's thread, one call at a time.
         What the head does not have yet is waited for, at most `limit_s` after the last byte. A blob that arrives
-        damaged is fetched once more. Raises MirrorError, and what a callback raises; no partial file is left then.
+        damaged is fetched once more; a stream that breaks off connects again, and gives up the third time in a row.
+        Raises MirrorError, and what a callback raises; no partial file is left then.
         """
         streams = min(streams, len(blobs))
         if streams:

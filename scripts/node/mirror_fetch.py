@@ -19,10 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blob_hash import hasher
-from mirror_head import AGAIN, SILENCE_S, Head, MirrorError
+from mirror_head import AGAIN, SILENCE_S, Head, Lost, MirrorError
 from mirror_wire import Wire, WireError
 
 PIECE_BYTES = 1 << 20
+TRIES = 3
+"""Connections in a row that may break off without one whole blob, before a stream gives up."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,23 @@ class Fetch:
                 wire.shut()
 
     def _stream(self) -> None:
-        with closing(self._head.connect(SILENCE_S)) as wire:
-            with self._guard:
-                self._wires.append(wire)
-            while (chosen := self._choose(wire)) is not None:
-                self._copy(wire, *chosen)
+        tries = 0
+        while True:
+            with closing(self._head.connect(SILENCE_S)) as wire:
+                with self._guard:
+                    self._wires.append(wire)
+                try:
+                    while (chosen := self._choose(wire)) is not None:
+                        self._copy(wire, *chosen)
+                        tries = 0
+                    return
+                except Lost:
+                    tries += 1
+                    if self._stopped or tries == TRIES:
+                        raise
+                finally:
+                    with self._guard:
+                        self._wires.remove(wire)
 
     def _choose(self, wire: Wire) -> tuple[Blob, int] | None:
         """The next blob and the size that the head has of it, its bytes to be received; None when none is left."""
@@ -98,11 +112,16 @@ class Fetch:
         return None
 
     def _copy(self, wire: Wire, blob: Blob, size: int) -> None:
-        found = self._receive(wire, blob, size)
-        if found != blob.name:
-            self._tell(-blob.size)
-            answer = self._head.ask(wire, {"ask": "blob", "of": [blob.name]})
-            found = self._receive(wire, blob, answer["size"])
+        try:
+            found = self._receive(wire, blob, size)
+            if found != blob.name:
+                self._tell(-blob.size)
+                answer = self._head.ask(wire, {"ask": "blob", "of": [blob.name]})
+                found = self._receive(wire, blob, answer["size"])
+        except Lost:
+            # first again, by whoever asks next; the lock is with one who may be waiting long for another blob
+            self._left.insert(0, blob)
+            raise
         if found != blob.name:
             self._tell(-blob.size)
             raise MirrorError(
@@ -139,7 +158,11 @@ class Fetch:
         digest = hasher(blob.name, blob.size) if self._verify else None
         buffer, left = memoryview(bytearray(min(PIECE_BYTES, blob.size))), blob.size
         while left:
-            piece = buffer[: wire.receive_into(buffer[:left])]
+            try:
+                piece = buffer[: wire.receive_into(buffer[:left])]
+            except WireError:
+                self._tell(left - blob.size)
+                raise
             left -= len(piece)
             self._tell(len(piece))
             if digest is not None:

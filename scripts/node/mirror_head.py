@@ -18,6 +18,10 @@ class MirrorError(Exception):
     """The copy cannot go on. The words are for a person: what was found, and the way out."""
 
 
+class Lost(MirrorError):
+    """A connection that was proven broke off; a new one may do."""
+
+
 @dataclass(frozen=True)
 class Head:
     """Where the source is, and what to show it."""
@@ -59,7 +63,7 @@ class Head:
                 time.sleep(RETRY_S)
 
     def ask(self, wire: Wire, request: dict[str, Any]) -> dict[str, Any]:
-        """Raises MirrorError when the source is gone, or with the head's own words when it cannot go on."""
+        """Raises Lost when the source is gone, MirrorError with the head's own words when it cannot go on."""
         try:
             wire.send(request)
             answer = wire.receive()
@@ -69,8 +73,8 @@ class Head:
             raise MirrorError(f"the head at {self.address} cannot go on: {answer['failed']}")
         return answer
 
-    def lost(self, why: object) -> MirrorError:
-        return MirrorError(
+    def lost(self, why: object) -> Lost:
+        return Lost(
             f"the copy from the head at {self.address} port {self.port} broke off: {why}: "
             f"is the head up, and the cable in? Then {AGAIN}"
         )

@@ -91,15 +91,15 @@ class Source:
 
     def close(self) -> None:
         """End every connection, also in the middle of a blob."""
-        with self._changed:
-            self._closed = True
-            for wire in self._wires:
-                wire.shut()
-            self._changed.notify_all()
-        # close alone would not wake the thread that accepts
+        self._closed = True
+        # first, so that a stream whose connection ends finds nobody; close alone would not wake the thread that accepts
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        with self._changed:
+            for wire in self._wires:
+                wire.shut()
+            self._changed.notify_all()
 
     def __enter__(self) -> Source:
         return self

@@ -62,6 +62,11 @@ class Pair:
                 on_whole=lambda blob: self.whole.append(blob.name),
             )
 
+    def cut(self) -> None:
+        """Every connection breaks off, as when the cable was out for a moment; the head goes on."""
+        for wire in list(self.source._wires):
+            wire.shut()
+
     def copied(self) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in self.node.iterdir()}
 

@@ -120,9 +120,39 @@ def test_a_head_that_is_not_there_is_named_at_once(pair: Pair):
 
 def test_a_file_that_becomes_shorter_on_the_head_is_no_whole_file_here(pair: Pair):
     blob = pair.blob(b"x" * 30_000_000)
-    with pytest.raises(MirrorError, match="broke off: it closed the connection"):
+    with pytest.raises(MirrorError, match=f"the head has 0 bytes of .*{blob.name} instead of 30,000,000"):
         pair.fetch(blob, on_bytes=lambda _: os.truncate(pair.head / blob.name, 0))
     assert pair.copied() == {}
+
+
+def test_streams_that_break_off_connect_again_and_copy_only_what_is_not_whole_yet(pair: Pair):
+    blobs = [pair.blob(bytes([number]) * 5_000_000) for number in range(4)]
+
+    def cut_once(_: int) -> None:
+        if pair.whole and not cuts:
+            cuts.append(set(pair.whole))
+            pair.cut()
+
+    cuts: list[set[str]] = []
+    pair.fetch(*blobs, on_bytes=cut_once)
+    assert cuts, "it was cut on the way"
+    assert set(pair.copied()) == {blob.name for blob in blobs}
+    assert sorted(pair.whole) == sorted(blob.name for blob in blobs), "each is told once"
+    assert sum(pair.counted) == sum(blob.size for blob in blobs), "what was lost on the way does not count"
+
+
+def test_a_stream_that_breaks_off_again_and_again_gives_up(pair: Pair):
+    blob = pair.blob(b"x" * 30_000_000)
+    with pytest.raises(MirrorError, match="broke off: it closed the connection"):
+        pair.fetch(blob, streams=1, on_bytes=lambda count: pair.cut() if count > 0 else None)
+    assert pair.copied() == {} and sum(pair.counted) == 0
+
+
+def test_a_connection_that_was_forgotten_in_the_hours_of_the_copy_is_no_reason_to_fail(pair: Pair):
+    with pair.connect() as copy:
+        pair.cut()
+        copy.finished()
+    assert pair.source.finished() == {NODE}
 
 
 def test_a_head_that_lost_its_power_is_noticed(pair: Pair, monkeypatch: pytest.MonkeyPatch):
