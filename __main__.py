@@ -2,7 +2,7 @@
 
 import pulumi
 
-from components import checkpoint, checkpoint_plan, facts, outputs, preflight, program, source_positions
+from components import checkpoint, checkpoint_plan, facts, nfs, outputs, preflight, program, source_positions
 from components.base import Refusal
 from components.engine import Engine, wanted_spec
 from components.fabric import Fabric
@@ -30,6 +30,7 @@ try:
     images = [Image(cluster, nodes[rank], seen[rank]) for rank in ranks]
     checkpoints = checkpoint.declare(cluster, nodes, images, seen, stack, secrets["hf_token"])
     engine = Engine(cluster, nodes, fabrics, images, checkpoints, generation, secrets["api_key"])
+    nfs.keep_serving(checkpoints, engine.ranks)
     readiness = Readiness(cluster, nodes, engine)
     outputs.export(cluster, nodes, fabrics, checkpoints, generation, readiness)
 except (Refusal, SshError) as refusal:

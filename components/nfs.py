@@ -1,6 +1,7 @@
 """nfs mode: the head's hub cache over the fabric, read-only, for workers without a copy of their own."""
 
 import json
+from collections.abc import Sequence
 
 import pulumi
 import pulumi_docker as docker
@@ -33,7 +34,8 @@ class NfsExport(pulumi.ComponentResource):
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("spark:nfs:Export", "nfs-export", None, opts)
-        inputs = {
+        self._node = node
+        self._inputs = inputs = {
             "stack": pulumi.get_stack(),
             "hf_cache": node.settings.hf_cache,
             "address": str(node.settings.fabric_ip),
@@ -54,6 +56,24 @@ class NfsExport(pulumi.ComponentResource):
         self.found = self.exported.stdout
         self.register_outputs({})
 
+    def outlive(self, readers: Sequence[pulumi.Resource]) -> None:
+        """Have a server that stopped serve again before these ranks go: the removal of one would hang with its mount.
+
+        The step says nothing when it is made; a destroy, which reads no facts, takes it away first.
+        """
+        inputs = {**self._inputs, "action": "serve"}
+        opts = pulumi.ResourceOptions(parent=self, depends_on=[self.exported, *readers])
+        self._node.script("nfs-serves", "nfs_export", inputs, timeout_s=180, delete_inputs=inputs, opts=opts)
+
+
+def keep_serving(checkpoints: Sequence[object], ranks: Sequence[pulumi.Resource]) -> None:
+    """The head's server runs until the last rank that reads from it is gone."""
+    reading = [
+        (found, rank) for found, rank in zip(checkpoints, ranks, strict=True) if isinstance(found, NfsCheckpoint)
+    ]
+    if reading:
+        reading[0][0].export.outlive([rank for _, rank in reading])
+
 
 class NfsCheckpoint(pulumi.ComponentResource):
     """A worker's view of the head's checkpoint, proven by reading every shard through the very mount of its rank."""
@@ -73,6 +93,7 @@ class NfsCheckpoint(pulumi.ComponentResource):
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("spark:nfs:Checkpoint", f"{node.role}-checkpoint", None, opts)
+        self.export = export
         wanted = cluster.checkpoint
         address = str(cluster.nodes[0].fabric_ip)
         inputs = {

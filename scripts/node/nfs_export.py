@@ -1,9 +1,9 @@
-"""Export the hub cache of the head to the workers, or take our export back.
+"""Export the hub cache of the head to the workers, see that it is served, or take our export back.
 
-Inputs (JSON argument): action make | remove, stack, image, python; make also: hf_cache, clients (the workers' fabric
-addresses), address (the head's fabric address).
+Inputs (JSON argument): action make | serve | remove, stack, image, python; make also: hf_cache, clients (the workers'
+fabric addresses), address (the head's fabric address).
 Output: make prints {"devices": what a worker may mount, likeliest first, "address": ..., "ours": bool,
-"server": kernel | foreign}; remove prints nothing.
+"server": kernel | foreign}; serve (start our server if nothing serves) and remove print nothing.
 Exit codes: 0 done; 1 refused or failed, the reason on stderr.
 
 Only hub/ is exported, read-only, a worker's root as nobody. A server that exports it already is used and left as it is;
@@ -152,6 +152,19 @@ def export(root: Way, stack: str, text: str, *, held: bool) -> None:
     record.write_text(json.dumps(noted))
 
 
+def serve(stack: str, image: str | None, python: str) -> None:
+    """Start the server of our export when nothing serves: what reads over a hard mount cannot be ended meanwhile."""
+    if port_is_held():
+        return
+    if not file_of(stack).exists():
+        raise SystemExit(
+            "nothing serves NFS on this node, and a worker's rank still reads from it, so that its removal would hang: "
+            "start the server that exported the hub cache, then run this again"
+        )
+    say(f"nfs: {UNIT} does not run, and a worker's rank still reads from it: starting it")
+    run(way(stack, image, python), ["sh", "-c", START], timeout_s=120)
+
+
 def remove(stack: str, image: str | None, python: str) -> None:
     mine, record = file_of(stack), record_of(stack)
     if not mine.exists() and not record.exists():
@@ -184,7 +197,8 @@ def main() -> None:
         if inputs["action"] == "make":
             print(json.dumps(make(inputs)))
         else:
-            remove(inputs["stack"], inputs["image"], inputs["python"])
+            act = {"serve": serve, "remove": remove}[inputs["action"]]
+            act(inputs["stack"], inputs["image"], inputs["python"])
     except (NoRoot, RootError) as error:
         raise SystemExit(f"nfs: the export cannot be changed: {error}; {LOCAL}") from None
     except OSError as error:

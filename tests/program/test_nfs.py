@@ -30,6 +30,14 @@ def test_the_worker_keeps_no_copy_and_the_head_exports_its_own_when_it_is_whole(
     assert {"head-nfs-export", "worker-image"} <= reading.one("worker-checkpoint").after
 
 
+def test_the_server_is_looked_after_until_the_rank_that_reads_from_it_is_gone(reading: Engine, dev: Engine):
+    """E8: a destroy takes this away before the rank, and the export after it."""
+    step = reading.one("head-nfs-serves")
+    assert {"worker-engine", "head-nfs-export"} <= step.after
+    assert '"action":"serve"' in step.inputs["create"] and '"action":"serve"' in step.inputs["delete"]
+    assert "head-nfs-serves" not in {item.name for item in dev.resources}
+
+
 def test_the_workers_hub_is_the_recipes_mount_in_its_own_container(reading: Engine):
     """A named volume that is missing would be made anew, empty."""
     mount = hub_mount(reading, 1)

@@ -8,7 +8,7 @@ import pytest
 import nfs_export
 import nfs_server
 from as_root import RootError
-from nfs_export import make, remove
+from nfs_export import make, remove, serve
 from tests.unit.executables import Recorder, run_shipped
 from tests.unit.fake_dockerd import Dockerd, container
 from tests.unit.nfs_node import Node
@@ -86,6 +86,25 @@ def test_a_server_that_stopped_is_started_again_and_still_handed_back(node: Node
     assert make(INPUTS)["ours"] and node.on.exists()
     take_back()
     assert node.state() == {"on": False, "enabled": False}
+
+
+def test_before_a_rank_goes_a_server_that_stopped_serves_again_and_is_still_handed_back(node: Node):
+    """E8: the rank's removal would hang with its mount."""
+    make(INPUTS)
+    asked = len(node.recorder.calls("sudo"))
+    serve("dev", "repo@sha256:1", "/usr/bin/python3")
+    assert len(node.recorder.calls("sudo")) == asked, "one that serves is left alone, without root"
+    node.sudo("systemctl", "stop", "nfs-server")
+    serve("dev", "repo@sha256:1", "/usr/bin/python3")
+    assert node.on.exists() and WORKER in node.etab.read_text()
+    take_back()
+    assert node.state() == {"on": False, "enabled": False}
+
+
+def test_a_server_that_was_not_ours_is_not_started_and_the_destroy_does_not_hang(node: Node):
+    with pytest.raises(SystemExit, match="nothing serves NFS on this node, and a worker's rank still reads from it"):
+        serve("dev", "repo@sha256:1", "/usr/bin/python3")
+    assert node.recorder.calls("sudo") == []
 
 
 def test_another_workers_address_replaces_the_old_one(node: Node):
