@@ -37,6 +37,8 @@ def missing_gib(cluster: ClusterSettings, facts: NodeFacts) -> float:
         return cluster.checkpoint.size_gib
     if not facts.checkpoint.gaps:
         return 0.0
+    if facts.checkpoint.missing_bytes is not None:
+        return facts.checkpoint.missing_bytes / GIB
     return max(0.0, cluster.checkpoint.size_gib - facts.checkpoint.bytes_present / GIB)
 
 
@@ -53,19 +55,22 @@ def need(cluster: ClusterSettings, rank: int, facts: NodeFacts) -> Need | None:
     if why is None:
         return None
     lacks = missing_gib(cluster, facts)
-    if lacks < size / 1000:
+    counted = facts.checkpoint is not None and facts.checkpoint.missing_bytes is not None
+    if lacks <= (0 if counted else size / 1000):
         # something is damaged or unproven, which its size does not tell
         does = f"proves its {amount(size)} again, and fetches what is damaged"
     else:
         others = set(facts.checkpoint.revisions if facts.checkpoint else []) - {cluster.checkpoint.revision}
-        # blobs that another revision has too are not fetched again; how many, only the hub's list tells
-        most = "up to " if others else ""
+        # blobs that another revision has too are not fetched again; how many, only the list of files tells
+        most = "up to " if others and not counted else ""
         does = f"downloads {most}{amount(lacks)}" if rank == 0 else f"mirrors {most}{amount(lacks)} from head"
     return Need(role, does, why, after)
 
 
 def amount(gib: float) -> str:
-    return f"{gib:.1f} GiB" if gib >= 1 else f"{gib * 1024:.1f} MiB"
+    if gib >= 1:
+        return f"{gib:.1f} GiB"
+    return f"{gib * 1024:.1f} MiB" if gib >= 0.1 / 1024 else f"{gib * GIB:,.0f} bytes"
 
 
 def lines(cluster: ClusterSettings, facts: Sequence[NodeFacts]) -> list[str]:

@@ -129,6 +129,12 @@ class CheckpointFacts(Facts):
     outside: str | None = None
     """Where the model's folder really is, when a link leads out of the cache."""
     hub_error: HubError | None = None
+    here: dict[str, int] = {}
+    """Bytes by path inside the snapshot, by blob, and by what is under way; only where something is missing."""
+    listing: list[tuple[str, str, int]] | None = None
+    """Path, blob and bytes of every file of the revision, as the head has it or its hub told; None elsewhere."""
+    missing_bytes: int | None = None
+    """What this node lacks of the listing; None while there is none. See with_missing."""
 
 
 class JobFacts(Facts):
@@ -246,6 +252,25 @@ def inputs_of(settings: ClusterSettings, rank: int, stack: str) -> dict[str, Any
     }
 
 
+def with_missing(nodes: Sequence[NodeFacts]) -> list[NodeFacts]:
+    """The same facts, with each node's missing bytes counted by the head's listing."""
+    head = nodes[0].checkpoint
+    if head is None or head.listing is None:
+        return list(nodes)
+    wanted = {blob: (path, size) for path, blob, size in head.listing}
+    found = []
+    for node in nodes:
+        if node.checkpoint and node.checkpoint.gaps:
+            here = node.checkpoint.here
+            lacks = {blob for blob, (path, size) in wanted.items() if size not in (here.get(blob), here.get(path))}
+            # a download that was cut is begun anew in the room that it takes
+            partial = sum(size for name, size in here.items() if name not in wanted and name.partition(".")[0] in lacks)
+            missing = max(0, sum(wanted[blob][1] for blob in lacks) - partial)
+            node = node.model_copy(update={"checkpoint": node.checkpoint.model_copy(update={"missing_bytes": missing})})
+        found.append(node)
+    return found
+
+
 Reader = Callable[[Target, Resolved, dict[str, Any]], str]
 
 
@@ -259,7 +284,7 @@ def gather(
     stack: str,
     read: Reader = read_node,
 ) -> list[NodeFacts]:
-    """Every node's facts, all nodes at once. Raises FactsError with a line for each node that could not be read."""
+    """Every node's facts, read from all at once. Raises FactsError with a line for each node that could not be read."""
 
     def one(rank: int) -> NodeFacts | str:
         role = settings.role(rank)
@@ -274,4 +299,4 @@ def gather(
         found = list(pool.map(one, range(len(targets))))
     if failed := [result for result in found if isinstance(result, str)]:
         raise FactsError([*failed, "facts: off in the stack file previews without the nodes"])
-    return [result for result in found if isinstance(result, NodeFacts)]
+    return with_missing([result for result in found if isinstance(result, NodeFacts)])

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint_files import INDEX, gaps, snapshot_of
-from checkpoint_manifest import unverified
+from checkpoint_manifest import Entry, checked, of_snapshot, unverified
 
-HUB_S = 8.0
+HUB_S, LISTING_S = 8.0, 3.0
+"""Together less than what a probe may take."""
+PARTIAL = (".incomplete", ".spark-part")
 
 Json = dict[str, Any]
 
@@ -23,6 +25,8 @@ def checkpoint(hf_cache: str, model: str, revision: str, shards: int, others: li
     """What a revision lacks, the bytes of it that are here, other revisions, and whether the hub would give the rest.
 
     `outside` is where the model's folder really is when a link leads out of the cache, which no container can follow.
+    `listing` says of what the revision consists: the node with an endpoint, the head, knows or asks. Other nodes' lack
+    is counted by it.
     """
     hub = Path(hf_cache) / "hub"
     snapshot = snapshot_of(hub, model, revision)
@@ -31,13 +35,21 @@ def checkpoint(hf_cache: str, model: str, revision: str, shards: int, others: li
     if not lacking:
         lacking = [f"{name} was never proven by its hash, or changed since" for name in unverified(snapshot)]
     real = os.path.realpath(folder)
+    refused = hub_error(endpoint, model, revision) if lacking and endpoint else None
+    known: list[Entry] | None = None
+    if endpoint and not lacking:
+        known = of_snapshot(snapshot)
+    elif endpoint and (refused is None or refused["status"]):
+        known = listing(endpoint, model, revision)
     return {
         "path": str(snapshot),
         "gaps": lacking,
         "bytes_present": bytes_present(folder, snapshot),
         "revisions": sorted(path.name for path in snapshot.parent.glob("*") if path.is_dir()),
         "outside": None if real.startswith(f"{os.path.realpath(hub)}/") else real,
-        "hub_error": hub_error(endpoint, model, revision) if lacking and endpoint else None,
+        "hub_error": refused,
+        "here": here(folder, snapshot) if lacking else {},
+        "listing": [[entry.path, entry.blob, entry.size] for entry in known] if known else None,
     }
 
 
@@ -45,10 +57,44 @@ def bytes_present(model: Path, snapshot: Path) -> int:
     """Bytes of the revision that are here, what is under way included: the same disk will hold it when whole."""
     present = sum(path.stat().st_size for path in snapshot.rglob("*") if path.is_file())
     for path in (model / "blobs").glob("*"):
-        if path.name.endswith((".incomplete", ".spark-part")):
+        if path.name.endswith(PARTIAL):
             with contextlib.suppress(FileNotFoundError):
                 present += path.stat().st_blocks * 512
     return present
+
+
+def here(model: Path, snapshot: Path) -> dict[str, int]:
+    """Bytes of every file of the snapshot by its path, and of every blob of any revision by its name.
+
+    Of one that is under way, what it takes on the disk, by its blob's name and its ending.
+    """
+    found = {
+        path.relative_to(snapshot).as_posix(): path.stat().st_size for path in snapshot.rglob("*") if path.is_file()
+    }
+    for path in (model / "blobs").glob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            about = path.stat()
+            found[path.name] = about.st_blocks * 512 if path.name.endswith(PARTIAL) else about.st_size
+    return found
+
+
+def listing(endpoint: str, model: str, revision: str) -> list[Entry] | None:
+    """The hub's list of a revision's files, as it gives it to somebody without a token; None when it does not."""
+    import json
+    import urllib.request
+
+    url = f"{endpoint}/api/models/{model}/tree/{revision}?recursive=true"
+    try:
+        with urllib.request.urlopen(url, timeout=LISTING_S) as answer:
+            # a further page: no revision of ours has so many files
+            if 'rel="next"' in (answer.headers.get("Link") or ""):
+                return None
+            rows = [row for row in json.load(answer) if row["type"] == "file"]
+        big = [(row["path"], row.get("lfs") or {"oid": row["oid"], "size": row["size"]}) for row in rows]
+        return checked([path, about["oid"], about["size"]] for path, about in big)
+    except (OSError, ValueError, KeyError, TypeError):
+        # only to say beforehand how much there is to do
+        return None
 
 
 def hub_error(endpoint: str, model: str, revision: str) -> Json | None:
@@ -58,7 +104,7 @@ def hub_error(endpoint: str, model: str, revision: str) -> Json | None:
 
     url = f"{endpoint}/{model}/resolve/{revision}/{INDEX}"
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=HUB_S):
+        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=LISTING_S):
             return None
     except urllib.error.HTTPError as error:
         return {"status": error.code, "words": error.headers.get("X-Error-Message") or error.reason}

@@ -2,8 +2,12 @@
 
 from typing import Any
 
-from components.checkpoint_plan import lines, need
-from components.facts import NodeFacts
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from components.checkpoint_plan import lines, missing_gib, need
+from components.facts import NodeFacts, with_missing
 from tests.program.pair import healthy, typed
 from tests.unit.stacks import cluster
 
@@ -37,6 +41,68 @@ def test_another_revision_says_what_stays_behind():
     found = lines(cluster("vision-exp"), pair(moved, {}))
     assert "head downloads up to 156.3 GiB: there is no snapshot" in found[0]
     assert found[1] == "checkpoint: head keeps revision 00000000 until scripts/prune removes it"
+
+
+# --- counted by the list of files ---
+
+LISTING = [
+    ["model-1.safetensors", "a" * 64, 100 * GIB],
+    ["model-2.safetensors", "b" * 64, 50 * GIB],
+    ["copy-of-2.safetensors", "b" * 64, 50 * GIB],
+    ["config.json", "c" * 40, 1500],
+]
+
+
+def counted(head: dict[str, Any], worker: dict[str, Any]) -> list[str]:
+    """The preview's lines where the head has, or was given, the list."""
+    return lines(cluster("vision-exp"), with_missing(pair({"listing": LISTING, **head}, worker)))
+
+
+def test_what_another_revision_has_too_is_not_counted_as_missing():
+    """D5: a new pin moves a few GiB, not 155; a blob with two names is one blob."""
+    moved = {**NO_SNAPSHOT, "revisions": [OLD], "here": {"a" * 64: 100 * GIB, "f" * 64: 9}}
+    found = counted(moved, {**moved, "here": {}})
+    assert "head downloads 50.0 GiB: there is no snapshot" in found[0]
+    assert "worker mirrors 150.0 GiB from head: there is no snapshot" in found[2]
+
+
+@pytest.mark.parametrize("name", ["a" * 64, "model-1.safetensors"])
+def test_a_file_is_here_by_its_blob_or_by_its_path_and_only_in_its_whole_length(name: str):
+    lacking = {"gaps": ["config.json is missing"], "here": {name: 100 * GIB, "b" * 64: 50 * GIB}}
+    assert "head downloads 1,500 bytes: config.json is missing" in counted(lacking, {})[0]
+    short = {"gaps": ["model-1.safetensors is short"], "here": {name: 100 * GIB - 1, "b" * 64: 50 * GIB}}
+    assert "head downloads 100.0 GiB" in counted(short, {})[0]
+
+
+def test_a_download_that_was_cut_is_begun_anew_in_the_room_that_it_takes():
+    gaps = {"gaps": ["model-1.safetensors is missing"]}
+    partial = {f"{'a' * 64}.1234abcd.incomplete": 30 * GIB, f"{'f' * 64}.1234abcd.incomplete": 7 * GIB}
+    found = counted({}, {**gaps, "here": {"b" * 64: 50 * GIB, "c" * 40: 1500, **partial}})
+    assert "worker mirrors 70.0 GiB from head" in found[0]
+
+
+def test_where_every_byte_is_here_only_the_proof_lacks():
+    all_here = {blob: size for _, blob, size in LISTING}
+    unproven = {"gaps": ["config.json was never proven by its hash, or changed since"], "here": all_here}
+    assert "head proves its 156.3 GiB again, and fetches what is damaged" in counted(unproven, {})[0]
+
+
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    st.sets(st.integers(0, 5)),
+    st.dictionaries(st.integers(0, 5), st.integers(0, 40)),
+)
+def test_what_lacks_and_what_is_here_are_the_whole(sizes: list[int], present: set[int], partial: dict[int, int]):
+    """Never less than nothing, never more than the revision."""
+    listing = [[f"{number}.safetensors", str(number) * 64, size * GIB] for number, size in enumerate(sizes)]
+    here = {str(number) * 64: sizes[number] * GIB for number in present if number < len(sizes)}
+    under_way = {f"{str(number) * 64}.spark-part": size * GIB for number, size in partial.items()}
+    facts = with_missing(
+        pair({"listing": listing}, {"gaps": ["something is missing"], "here": {**here, **under_way}}),
+    )
+    lacking = missing_gib(cluster("vision-exp"), facts[1])
+    room = sum(size for number, size in partial.items() if number < len(sizes) and number not in present)
+    assert lacking == max(0, sum(sizes) - sum(here.values()) // GIB - room)
 
 
 def test_half_a_copy_is_told_by_what_it_lacks():

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import checkpoint_facts
 import node_facts
 import process_facts
 from checkpoint_files import INDEX
@@ -19,7 +18,7 @@ from components.node_script import payload
 from resolve_gid import resolve
 from tests.unit.fake_dockerd import CONTAINERS, IMAGE, RANK_LABELS, SECRET, Dockerd
 from tests.unit.node_tree import HCA, HEAD, NETDEV, T_HEAD, Hca, build
-from tests.unit.snapshots import ENCODER, REPO, REVISION, names, prove, shard, snapshot
+from tests.unit.snapshots import ENCODER, REPO, REVISION, names, shard, snapshot
 
 
 def tool(folder: Path, name: str, text: str) -> None:
@@ -215,7 +214,7 @@ def test_a_late_sudo_is_not_known_instead_of_refused(tmp_path, monkeypatch):
     assert node_facts.may_sudo() is False
 
 
-# --- ports, disk, checkpoint ---
+# --- ports, disk ---
 
 
 @pytest.mark.parametrize(
@@ -265,52 +264,6 @@ def test_the_first_folder_that_refuses_a_write_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: path != blobs)
     found = node_facts.cache_disk(str(tmp_path), REPO)
     assert (found["writable"], found["unwritable"]) == (False, blobs)
-
-
-def test_a_proven_checkpoint_lacks_nothing_and_one_that_changed_since_is_named(tmp_path):
-    folder = snapshot(tmp_path / "hub")
-    never = checkpoint_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [], None)["gaps"]
-    assert len(never) == 5 and all("was never proven by its hash" in gap for gap in never)
-    prove(folder)
-    assert checkpoint_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [], None)["gaps"] == []
-    blob = (folder / names(3)[1]).resolve()
-    blob.write_bytes(blob.read_bytes()[:-1] + b"x")
-    [gap] = checkpoint_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [], None)["gaps"]
-    assert gap.startswith(f"{names(3)[1]} was never proven by its hash, or changed since")
-
-
-def test_what_is_on_its_way_counts_as_here_since_the_same_disk_will_hold_it(tmp_path):
-    folder = snapshot(tmp_path / "hub")
-    before = checkpoint_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [], None)["bytes_present"]
-    (folder.parent.parent / "blobs" / "abc.12345678.incomplete").write_bytes(bytes(8192))
-    after = checkpoint_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [], None)["bytes_present"]
-    assert after - before == 8192
-
-
-def test_a_model_folder_that_leads_out_of_the_cache_is_told(tmp_path):
-    snapshot(tmp_path / "elsewhere")
-    (tmp_path / "hub").mkdir()
-    (tmp_path / "hub/models--owner--name").symlink_to(tmp_path / "elsewhere/models--owner--name")
-    found = checkpoint_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [], None)
-    assert found["outside"] == str(tmp_path / "elsewhere/models--owner--name")
-
-
-def test_the_hub_is_asked_only_where_something_must_be_downloaded(tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(checkpoint_facts, "hub_error", lambda *words: asked.append(words))
-    prove(snapshot(tmp_path / "hub"))
-    checkpoint_facts.checkpoint(str(tmp_path), REPO, REVISION, 3, [], "https://hub")
-    assert asked == []
-    checkpoint_facts.checkpoint(str(tmp_path), REPO, "0" * 40, 3, [], None)
-    assert asked == []
-    checkpoint_facts.checkpoint(str(tmp_path), REPO, "0" * 40, 3, [], "https://hub")
-    assert asked == [("https://hub", REPO, "0" * 40)]
-
-
-def test_of_another_revision_nothing_is_here(tmp_path):
-    snapshot(tmp_path / "hub")
-    found = checkpoint_facts.checkpoint(str(tmp_path), REPO, "0" * 40, 3, [], None)
-    assert (len(found["gaps"]), found["bytes_present"]) == (1, 0)
 
 
 def test_memory_of_a_kernel_without_cma_is_null_not_zero(monkeypatch):
