@@ -244,7 +244,7 @@ def test_a_full_disk_on_the_worker_is_told_in_numbers_before_and_in_words_when_i
         lacks = f"lacks {mib('head', SNAPSHOT):.1f} MiB on this node"
         assert f"worker: the checkpoint {lacks} and /home/spark/small has 20.0 MiB free" in refused
         on("worker", "mount -o remount,size=100m ~spark/small", root=True)
-        clear("head")
+        clear(*NODES)
         hub(rate_bytes_s=SLOW)
         run = pair.begin_up(small, *ONLY)
         run.until(lambda: files("worker") > 5, "a few files on the worker")
