@@ -157,6 +157,20 @@ def test_a_worker_that_loses_power_while_it_mirrors_is_whole_after_the_next_up(p
     assert_whole(*NODES)
 
 
+def test_a_mirror_goes_on_after_the_cable_was_out_and_every_connection_was_reset(pair: Stack) -> None:
+    clear(*NODES)
+    hub(rate_bytes_s=SLOW)
+    run = pair.begin_up(None, *ONLY)
+    run.until(lambda: files("worker") > 8, "a few files on the worker")
+    lab("cable", "out")
+    time.sleep(3)
+    reset = on("worker", "ss --kill --no-header --tcp dst 192.168.100.1", root=True).splitlines()
+    lab("cable", "in")
+    assert len(reset) > 1, "streams were under way"
+    run.wait()
+    assert_whole(*NODES)
+
+
 def test_whatever_is_broken_on_the_worker_that_alone_is_mended_over_the_fabric(pair: Stack) -> None:
     """A wrong byte, a truncated shard, a dangling link, leftovers, files of root; the hub is not even there."""
     shard = f"{SNAPSHOT}/model-000%02d-of-00048.safetensors"
