@@ -128,7 +128,7 @@ class CheckpointSettings(Settings):
     shards: int = Field(ge=1)
     """Number of safetensors shards that the index must name."""
     size_gib: float = Field(gt=0)
-    """Size of a full copy in GiB, for the disk check before a download."""
+    """Size of a full copy in GiB: what a node lacks where no list of files tells it exactly."""
     endpoint: str = Field(default="https://huggingface.co", pattern=r"^https?://[^\s/]+$")
     """Hub to download from, as the nodes reach it."""
     download_timeout_s: int = Field(default=12 * 3600, ge=60)

@@ -89,9 +89,11 @@ def listing(endpoint: str, model: str, revision: str) -> list[Entry] | None:
             # a further page: no revision of ours has so many files
             if 'rel="next"' in (answer.headers.get("Link") or ""):
                 return None
-            rows = [row for row in json.load(answer) if row["type"] == "file"]
-        big = [(row["path"], row.get("lfs") or {"oid": row["oid"], "size": row["size"]}) for row in rows]
-        return checked([path, about["oid"], about["size"]] for path, about in big)
+            files = [row for row in json.load(answer) if row["type"] == "file"]
+        # a large file's own oid and size are its pointer's
+        contents = [row.get("lfs") or row for row in files]
+        rows = zip(files, contents, strict=True)
+        return checked([file["path"], content["oid"], content["size"]] for file, content in rows)
     except (OSError, ValueError, KeyError, TypeError):
         # only to say beforehand how much there is to do
         return None
@@ -104,7 +106,7 @@ def hub_error(endpoint: str, model: str, revision: str) -> Json | None:
 
     url = f"{endpoint}/{model}/resolve/{revision}/{INDEX}"
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=LISTING_S):
+        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=HUB_S):
             return None
     except urllib.error.HTTPError as error:
         return {"status": error.code, "words": error.headers.get("X-Error-Message") or error.reason}

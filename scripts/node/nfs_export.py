@@ -157,11 +157,12 @@ def serve(stack: str, image: str | None, python: str) -> None:
     if port_is_held():
         return
     if not file_of(stack).exists():
-        raise SystemExit(
-            "nothing serves NFS on this node, and a worker's rank still reads from it, so that its removal would hang: "
-            "start the server that exported the hub cache, then run this again"
+        say(
+            "nfs: nothing serves NFS on this node. If a worker's rank still reads from it, its removal waits until the "
+            "server that exported the hub cache, which is not ours, is started"
         )
-    say(f"nfs: {UNIT} does not run, and a worker's rank still reads from it: starting it")
+        return
+    say(f"nfs: {UNIT} does not run, and the worker's rank cannot go without it: starting it")
     run(way(stack, image, python), ["sh", "-c", START], timeout_s=120)
 
 
