@@ -2,7 +2,7 @@
 
 import pulumi
 
-from components import checkpoint, checkpoint_plan, facts, nfs, outputs, preflight, program, source_positions
+from components import checkpoint, checkpoint_plan, gathering, nfs, outputs, preflight, program, source_positions
 from components.base import Refusal
 from components.engine import Engine, wanted_spec
 from components.fabric import Fabric
@@ -17,7 +17,7 @@ try:
     stack = pulumi.get_stack()
     cluster, secrets = program.load_settings()
     targets = program.targets(cluster)
-    known = facts.gather(cluster, targets, stack) if cluster.facts == "on" else None
+    known = gathering.gather(cluster, targets, stack) if cluster.facts == "on" else None
     preflight.check(cluster, known, stack, pulumi.log.warn, has_hf_token=secrets["hf_token"] is not None)
     for line in checkpoint_plan.lines(cluster, known or []):
         pulumi.log.info(line)

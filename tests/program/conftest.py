@@ -17,7 +17,7 @@ import pytest
 import yaml
 from pulumi.runtime import mocks as pulumi_mocks
 
-from components import facts, program, remote
+from components import gathering, program, remote
 from components.base import PROJECT_DIR
 from components.ssh import Resolved
 from tests.program.pair import healthy, typed
@@ -192,7 +192,7 @@ class Runner:
             change(config["spark-stack:cluster"])
         found = [typed(document) for document in documents or healthy("x86_64" if stack == "dev" else "aarch64")]
         with self.patch.context() as patch:
-            patch.setattr(facts, "gather", gather or (lambda *_: found))
+            patch.setattr(gathering, "gather", gather or (lambda *_: found))
             patch.setattr(program, "PROJECT_DIR", self.folder)
             patch.setattr(pulumi.log, "info", lambda text, *_: engine.said.append(("info", text)))
             patch.setattr(pulumi.log, "warn", lambda text, *_: engine.said.append(("warning", text)))

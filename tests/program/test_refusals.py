@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from components.facts import FactsError
+from components.gathering import FactsError
 from tests.program.conftest import API_KEY, Runner
 from tests.program.pair import healthy, rank_container
 

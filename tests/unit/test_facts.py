@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from components.facts import BEGIN, END, FactsError, gather, inputs_of, parse
+from components.facts import BEGIN, END, parse
+from components.gathering import FactsError, gather, inputs_of
 from components.generation import LiveRank
 from components.ssh import Resolved, SshError, Target
 from hca_members import Refusal
