@@ -231,7 +231,11 @@ def follow(inputs: dict[str, Any]) -> dict[str, Any]:
             say(f"checkpoint: {note}")
             notes += 1
         if status and status["state"] == "failed":
-            raise SystemExit(status["error"])
+            # another stack's job, or a hand, may have mended since what this one's last job failed at
+            if fault(inputs):
+                raise SystemExit(status["error"])
+            status = None
+            break
         if status and status["state"] == "done":
             break
         if not alive:

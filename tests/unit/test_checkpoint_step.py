@@ -256,6 +256,13 @@ def test_a_failed_job_ends_the_step_with_its_words(node: Node):
     )
 
 
+def test_what_the_last_job_failed_at_is_no_failure_where_the_tree_was_made_whole_since(node: Node):
+    """By another stack on the same cache: nothing lacks, so nothing was begun again."""
+    prove(snapshot(node.hub))
+    node.says(state="failed", error="the hub is gone")
+    assert json.loads(node.step(FETCH, "follow").stdout)["revision"] == REVISION
+
+
 def test_a_job_that_vanished_is_no_success(node: Node):
     """The node was restarted: the last words are old."""
     snapshot(node.hub)
