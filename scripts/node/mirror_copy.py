@@ -38,7 +38,7 @@ class Copy:
     def document(self, limit_s: float) -> dict[str, Any]:
         """The manifest, as soon as the head announces it. Raises MirrorError, also after `limit_s`."""
         until = time.monotonic() + limit_s
-        while "document" not in (answer := self._head.ask(self._wire, {"ask": "document"})):
+        while "document" not in (answer := self._ask({"ask": "document"})):
             if time.monotonic() > until:
                 raise MirrorError(
                     f"the head at {self._head.address} announced no files within {limit_s:.0f} s: "
@@ -49,14 +49,16 @@ class Copy:
 
     def finished(self) -> None:
         """Tell the source that this node has everything. Raises MirrorError."""
-        told = {"ask": "finished"}
+        self._ask({"ask": "finished"})
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer, over a new connection when this one, idle for the hours of the copy, is not there any more."""
         try:
-            self._head.ask(self._wire, told)
+            return self._head.ask(self._wire, request)
         except Lost:
-            # silent for the hours of the copy: what lies between may have forgotten it
             self._wire.close()
             self._wire = self._head.connect(SILENCE_S)
-            self._head.ask(self._wire, told)
+            return self._head.ask(self._wire, request)
 
     def fetch(
         self,

@@ -149,7 +149,10 @@ def test_a_stream_that_breaks_off_again_and_again_gives_up(pair: Pair):
 
 
 def test_a_connection_that_was_forgotten_in_the_hours_of_the_copy_is_no_reason_to_fail(pair: Pair):
+    pair.source.announce({"files": []})
     with pair.connect() as copy:
+        pair.cut()
+        assert copy.document(limit_s=5) == {"files": []}
         pair.cut()
         copy.finished()
     assert pair.source.finished() == {NODE}
