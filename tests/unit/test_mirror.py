@@ -49,7 +49,7 @@ def test_what_the_head_has_arrives_and_every_byte_is_counted(pair: Pair):
 
 
 @given(st.lists(st.binary(max_size=300), max_size=8, unique=True), st.integers(1, 5), st.integers(1, 50))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_any_files_over_any_number_of_streams_arrive_once(contents: list[bytes], streams: int, piece: int):
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(mirror_fetch, "PIECE_BYTES", piece)

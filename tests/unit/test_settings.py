@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
@@ -209,7 +209,7 @@ def well_formed(lines: list[str]) -> bool:
     return all(": " in line and line.isprintable() for line in lines)
 
 
-@examples(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(max_examples=40)
 @given(value=JSON)
 def test_whatever_the_file_holds_it_is_taken_or_refused_in_lines(value: object):
     try:
@@ -218,7 +218,7 @@ def test_whatever_the_file_holds_it_is_taken_or_refused_in_lines(value: object):
         assert error.lines and well_formed(error.lines)
 
 
-@examples(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(max_examples=80)
 @given(place=PLACES, value=JSON)
 def test_whatever_one_key_holds_it_is_taken_or_refused_in_one_line_a_place(place: tuple[str, ...], value: object):
     stack = raw()

@@ -22,7 +22,7 @@ def test_a_shell_hands_on_every_word_as_it_was():
     assert json.loads(ran(command_line([*ECHO, *AWKWARD]))) == AWKWARD
 
 
-@examples(max_examples=15, deadline=None)
+@examples(max_examples=15)
 @given(st.lists(WORDS, max_size=4))
 def test_any_words_survive_the_shell(words: list[str]):
     line = command_line(["printf", "%s\\0", "", *words])
