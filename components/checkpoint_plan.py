@@ -6,6 +6,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from checkpoint_files import NO_SNAPSHOT
 from components.facts import NodeFacts
 from components.settings import ClusterSettings
 
@@ -54,13 +55,16 @@ def need(cluster: ClusterSettings, rank: int, facts: NodeFacts) -> Need | None:
     why = facts.checkpoint_gap()
     if why is None:
         return None
+    others = sorted(set(facts.checkpoint.revisions if facts.checkpoint else []) - {cluster.checkpoint.revision})
+    if why.startswith(NO_SNAPSHOT):
+        has = " and ".join(revision[:8] for revision in others)
+        why = f"it has revision {has} so far" if others else "it has nothing of this model yet"
     lacks = missing_gib(cluster, facts)
     counted = facts.checkpoint is not None and facts.checkpoint.missing_bytes is not None
     if lacks <= (0 if counted else size / 1000):
         # something is damaged or unproven, which its size does not tell
         does = f"proves its {amount(size)} again, and fetches what is damaged"
     else:
-        others = set(facts.checkpoint.revisions if facts.checkpoint else []) - {cluster.checkpoint.revision}
         # blobs that another revision has too are not fetched again; how many, only the list of files tells
         most = "up to " if others and not counted else ""
         does = f"downloads {most}{amount(lacks)}" if rank == 0 else f"mirrors {most}{amount(lacks)} from head"

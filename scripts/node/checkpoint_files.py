@@ -8,6 +8,7 @@ import struct
 from pathlib import Path
 
 INDEX = "model.safetensors.index.json"
+NO_SNAPSHOT = "there is no snapshot"
 
 
 def snapshot_of(hub: Path, repo: str, revision: str) -> Path:
@@ -22,7 +23,7 @@ def gaps(snapshot: Path, shards: int, *others: str) -> list[str]:
     """
     index = snapshot / INDEX
     if not snapshot.is_dir():
-        return [f"there is no snapshot {snapshot}"]
+        return [f"{NO_SNAPSHOT} {snapshot}"]
     if not index.is_file():
         return [f"{INDEX} is missing in {snapshot}"]
     try:

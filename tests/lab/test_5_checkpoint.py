@@ -291,7 +291,7 @@ def later(cluster: dict[str, Any]) -> None:
 def test_another_revision_is_a_readable_diff_and_fetches_only_what_differs(pair: Stack) -> None:
     shown = words_of(pair.preview(later).text)
     model = "checkpoint deepseek-ai/DeepSeek-V4-Flash-DSpark at b2f0447c"
-    [downloads] = re.findall(rf"{model}: head downloads ([0-9.]+) MiB: there is no snapshot", shown)
+    [downloads] = re.findall(rf"{model}: head downloads ([0-9.]+) MiB: it has revision 3c5ed1f0 so far", shown)
     [mirrors] = re.findall(rf"{model}: worker mirrors ([0-9.]+) MiB from head", shown)
     assert float(downloads) == float(mirrors) < 5, "the blobs that the old revision has too are not counted"
     assert "checkpoint: head keeps revision 3c5ed1f0 until scripts/prune removes it" in shown

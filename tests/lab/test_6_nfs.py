@@ -107,7 +107,7 @@ def test_a_shard_that_the_worker_cannot_read_is_named_before_a_rank_starts(readi
 
 def test_the_way_back_to_local_is_a_readable_diff(reading: Stack) -> None:
     shown = words_of(reading.preview().text)
-    assert re.search(r"worker mirrors 3\d\.\d MiB from head: there is no snapshot", shown)
+    assert re.search(r"worker mirrors 3\d\.\d MiB from head: it has nothing of this model yet", shown)
     steps = reading.steps()
     assert steps["head-nfs-export"] == "delete"
     assert {name for name, step in steps.items() if "replace" in step} >= {"head-engine", "worker-engine"}

@@ -26,8 +26,8 @@ def pair(*checkpoints: dict[str, Any], **common: Any) -> list[NodeFacts]:
 def test_a_first_start_downloads_once_and_mirrors_the_rest():
     model = "checkpoint deepseek-ai/DeepSeek-V4-Flash-Vision-Exp at 86f746b3"
     assert lines(cluster("vision-exp"), pair(NO_SNAPSHOT, NO_SNAPSHOT)) == [
-        f"{model}: head downloads 156.3 GiB: there is no snapshot",
-        f"{model}: worker mirrors 156.3 GiB from head: there is no snapshot",
+        f"{model}: head downloads 156.3 GiB: it has nothing of this model yet",
+        f"{model}: worker mirrors 156.3 GiB from head: it has nothing of this model yet",
     ]
 
 
@@ -39,7 +39,7 @@ def test_another_revision_says_what_stays_behind():
     """D5."""
     moved = {**NO_SNAPSHOT, "revisions": [OLD]}
     found = lines(cluster("vision-exp"), pair(moved, {}))
-    assert "head downloads up to 156.3 GiB: there is no snapshot" in found[0]
+    assert "head downloads up to 156.3 GiB: it has revision 00000000 so far" in found[0]
     assert found[1] == "checkpoint: head keeps revision 00000000 until scripts/prune removes it"
 
 
@@ -62,8 +62,8 @@ def test_what_another_revision_has_too_is_not_counted_as_missing():
     """D5: a new pin moves a few GiB, not 155; a blob with two names is one blob."""
     moved = {**NO_SNAPSHOT, "revisions": [OLD], "here": {"a" * 64: 100 * GIB, "f" * 64: 9}}
     found = counted(moved, {**moved, "here": {}})
-    assert "head downloads 50.0 GiB: there is no snapshot" in found[0]
-    assert "worker mirrors 150.0 GiB from head: there is no snapshot" in found[2]
+    assert "head downloads 50.0 GiB: it has revision 00000000 so far" in found[0]
+    assert "worker mirrors 150.0 GiB from head: it has revision 00000000 so far" in found[2]
 
 
 @pytest.mark.parametrize("name", ["a" * 64, "model-1.safetensors"])
