@@ -129,19 +129,20 @@ def hub(**switches: Any) -> None:
 
 
 class Stack:
-    """The dev stack in a backend of its own, from the shipped Pulumi.dev.yaml or a changed copy of it."""
+    """A stack in a backend of the tests' own, from the shipped Pulumi.dev.yaml or a changed copy of it."""
 
     api_key: str | None = None
     hf_token: str | None = None
     """Set: a changed stack file gets them as the stack's secrets."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "dev") -> None:
+        self.name = name
         text = run([str(PROJECT_DIR / "scripts" / "env"), "env", "-0"], limit_s=60).text
         self.env = dict(pair.split("=", 1) for pair in text.split("\0") if "=" in pair)
         backend = WORK / f"state-{os.getpid()}"
         backend.mkdir(parents=True, exist_ok=True)
         self.env["PULUMI_BACKEND_URL"] = f"file://{backend}"
-        self.pulumi("stack", "select", "--create", "dev")
+        self.pulumi("stack", "select", "--create", self.name)
 
     def pulumi(self, *words: str, check: bool = True, limit_s: float = 600) -> Done:
         return run(["pulumi", *words], limit_s=limit_s, env=self.env, check=check)
@@ -158,27 +159,27 @@ class Stack:
             if value:
                 secret = ["--secret", "--config-file", str(path), f"spark-stack:{name}"]
                 subprocess.run(
-                    ["pulumi", "config", "set", "--stack", "dev", *secret],
+                    ["pulumi", "config", "set", "--stack", self.name, *secret],
                     cwd=PROJECT_DIR, env=self.env, input=value, text=True, check=True, capture_output=True,
                 )  # fmt: skip
         return ["--config-file", str(path)]
 
     def up(self, change: Change | None = None, *words: str, check: bool = True) -> Done:
-        flags = ["--stack", "dev", "--yes", "--skip-preview", "--non-interactive", *self.file(change)]
+        flags = ["--stack", self.name, "--yes", "--skip-preview", "--non-interactive", *self.file(change)]
         return self.pulumi("up", *flags, *words, check=check)
 
     def begin_up(self, change: Change | None = None, *words: str) -> "Under":
         """An `up` that runs on by itself, for what happens meanwhile."""
-        flags = ["--stack", "dev", "--yes", "--skip-preview", "--non-interactive", *self.file(change)]
+        flags = ["--stack", self.name, "--yes", "--skip-preview", "--non-interactive", *self.file(change)]
         return Under(["pulumi", "up", *flags, *words], self.env)
 
     def preview(self, change: Change | None = None, *words: str, check: bool = True) -> Done:
-        flags = ["--stack", "dev", "--non-interactive", "--diff", *self.file(change)]
+        flags = ["--stack", self.name, "--non-interactive", "--diff", *self.file(change)]
         return self.pulumi("preview", *flags, *words, check=check)
 
     def steps(self, change: Change | None = None) -> dict[str, str]:
         """What a preview would do: resource name -> operation, without what stays the same and without components."""
-        flags = ["--stack", "dev", "--non-interactive", "--json", *self.file(change)]
+        flags = ["--stack", self.name, "--non-interactive", "--json", *self.file(change)]
         found = self.pulumi("preview", *flags)
         # warnings of the plugins may stand before the document
         document = json.loads(found.text[found.text.index("{") :])
@@ -190,7 +191,7 @@ class Stack:
         return steps
 
     def outputs(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.pulumi("stack", "output", "--stack", "dev", "--json").text)
+        found: dict[str, Any] = json.loads(self.pulumi("stack", "output", "--stack", self.name, "--json").text)
         return found
 
     def script(self, name: str, *words: str, answer: str = "") -> Done:
@@ -204,7 +205,7 @@ class Stack:
         return Done(0, done.stdout, time.monotonic() - began)
 
     def destroy(self) -> Done:
-        return self.pulumi("destroy", "--stack", "dev", "--yes", "--skip-preview", "--non-interactive")
+        return self.pulumi("destroy", "--stack", self.name, "--yes", "--skip-preview", "--non-interactive")
 
 
 def ask(question: str = "What is 47 x 89?", key: str | None = None) -> str:

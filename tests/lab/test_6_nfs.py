@@ -11,6 +11,7 @@ from tests.lab.pair import Stack, ask, identities, on, words_of
 HUB = "/home/spark/.cache/huggingface/hub"
 MODEL = f"{HUB}/models--deepseek-ai--DeepSeek-V4-Flash-DSpark"
 EXPORTS = "/etc/exports.d/spark-stack-dev.exports"
+BEFORE = ["--target", "**folder", "--target", "**image**", "--target", "**Node**"]
 ONLY = ["--target", "**checkpoint**", "--target", "**nfs-export**"]
 MOUNTS = "timeout 20 mount -t nfs4 -o ro,soft,timeo=50,retry=0"
 
@@ -125,11 +126,31 @@ def test_destroy_takes_back_the_export_and_what_was_started_for_it(reading: Stac
 
 
 @pytest.fixture
+def other() -> Iterator[Stack]:
+    """A second stack on the same nodes, gone with its file at the end."""
+    made = Stack("other")
+    yield made
+    made.pulumi("stack", "rm", "--yes", "--force", "other")
+
+
+def test_two_stacks_that_export_one_tree_share_the_server_until_the_last_goes(reading: Stack, other: Stack) -> None:
+    # the ranks of one hold the ports and the GPU
+    reading.destroy()
+    for stack in (reading, other):
+        stack.up(nfs, *BEFORE, *ONLY)
+    reading.destroy()
+    assert on("head", "systemctl is-active nfs-server").strip() == "active"
+    assert HUB in on("head", "exportfs -v", root=True)
+    other.destroy()
+    assert on("head", "systemctl is-active nfs-server; true").strip() == "inactive"
+
+
+@pytest.fixture
 def somebody_elses(reading: Stack) -> Iterator[None]:
     """An NFS server of the owner's, with an export of its own."""
     on("head", "mkdir -p /srv/photos && echo '/srv/photos 10.0.0.0/8(ro)' >>/etc/exports", root=True)
     on("head", "systemctl start nfs-server && exportfs -ra", root=True)
-    reading.up(nfs, "--target", "**folder", "--target", "**image**", "--target", "**Node**")
+    reading.up(nfs, *BEFORE)
     yield
     on("head", "sed -i '/photos\\|huggingface/d' /etc/exports && exportfs -ra && systemctl stop nfs-server", root=True)
     reading.destroy()
