@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from tests.lab.checkpoint import BEFORE
 from tests.lab.pair import Stack, ask, identities, on, words_of
 
 HUB = "/home/spark/.cache/huggingface/hub"
 MODEL = f"{HUB}/models--deepseek-ai--DeepSeek-V4-Flash-DSpark"
 EXPORTS = "/etc/exports.d/spark-stack-dev.exports"
-BEFORE = ["--target", "**folder", "--target", "**image**", "--target", "**Node**"]
 ONLY = ["--target", "**checkpoint**", "--target", "**nfs-export**"]
 MOUNTS = "timeout 20 mount -t nfs4 -o ro,soft,timeo=50,retry=0"
 

@@ -1,0 +1,59 @@
+"""The checkpoint on the lab's nodes, as the tests look at it, and an `up` of its steps alone."""
+
+import json
+from typing import Any
+
+from tests.lab.pair import Done, Stack, on
+
+HUB = "~/.cache/huggingface/hub"
+MODEL = f"{HUB}/models--deepseek-ai--DeepSeek-V4-Flash-DSpark"
+REVISION = "3c5ed1f0a94b27d86ef1a0b9c2d4e87f5a6b0c13"
+SNAPSHOT = f"{MODEL}/snapshots/{REVISION}"
+JOB = "~/.local/share/spark-stack/dev/job"
+BEFORE = ["--target", "**folder", "--target", "**image**", "--target", "**Node**"]
+"""What the checkpoint's steps need."""
+ONLY = ["--target", "**checkpoint**"]
+
+
+def clear(*nodes: str) -> None:
+    """Nodes without a checkpoint, without a job on one, and without the last one's words."""
+    for node in nodes:
+        on(node, f"docker rm -f spark-dev-checkpoint; rm -rf {MODEL} {HUB}/.locks {JOB}", check=False)
+
+
+def status(node: str) -> dict[str, Any]:
+    text = on(node, f"cat {JOB}/status.json 2>/dev/null || echo '{{}}'")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def files(node: str) -> int:
+    return int(status(node).get("files", [0, 0])[0])
+
+
+def blobs(node: str) -> dict[str, str]:
+    """Blob name -> inode and time, of every whole blob."""
+    lines = on(node, f"cd {MODEL}/blobs 2>/dev/null && stat -c '%n %i %Y' *; true").splitlines()
+    found = dict(line.split(" ", 1) for line in lines)
+    return {name: mark for name, mark in found.items() if "." not in name}
+
+
+def mib(node: str, folder: str) -> float:
+    """MiB of all files below a folder, links followed."""
+    sizes = on(node, f"find -L {folder} -type f -printf '%s\\n'").split()
+    return sum(map(int, sizes)) / 2**20
+
+
+def assert_whole(*nodes: str) -> None:
+    """Every link leads to a blob whose content is its name; a proper ref; nothing of ours left behind."""
+    for node in nodes:
+        on(node, f"cd {MODEL}/blobs && ls | grep -E '^.{{64}}$' | sed 's/.*/&  &/' | sha256sum --check --quiet")
+        assert on(node, f"find -L {SNAPSHOT} -type f | wc -l").strip() == "56"
+        assert len(on(node, f"cat {MODEL}/refs/main")) == 40
+        assert on(node, f"find {MODEL} -name '*.incomplete' -o -name '*.spark-part' -o -name '*.damaged'") == ""
+        job = on(node, "timeout 60 sh -c 'while docker ps -q --filter label=spark.job | grep -q .; do sleep 1; done'")
+        assert job == "", "no job is left"
+
+
+def up(stack: Stack, change: Any = None, *, check: bool = True) -> Done:
+    return stack.up(change, *ONLY, check=check)
