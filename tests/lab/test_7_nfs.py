@@ -146,6 +146,25 @@ def test_two_stacks_that_export_one_tree_share_the_server_until_the_last_goes(re
 
 
 @pytest.fixture
+def on_another_disk(reading: Stack) -> Iterator[None]:
+    """The model's folder is a mount inside the hub, as of a second disk."""
+    reading.destroy()
+    there = "/home/spark/another-disk"
+    on("head", f"mv {MODEL} {there} && mkdir {MODEL} && mount --bind {there} {MODEL}", root=True)
+    yield
+    reading.destroy()
+    on("head", f"umount {MODEL} && rmdir {MODEL} && mv {there} {MODEL}", root=True)
+
+
+def test_a_model_that_is_mounted_inside_the_hub_is_no_empty_folder_for_the_worker(
+    reading: Stack, on_another_disk
+) -> None:
+    """E5."""
+    reading.up(nfs, *BEFORE, *ONLY)
+    assert reading.outputs()["checkpoint"] == {"head": True, "worker": True}
+
+
+@pytest.fixture
 def somebody_elses(reading: Stack) -> Iterator[None]:
     """An NFS server of the owner's, with an export of its own."""
     on("head", "mkdir -p /srv/photos && echo '/srv/photos 10.0.0.0/8(ro)' >>/etc/exports", root=True)
