@@ -19,6 +19,7 @@ HUB_S, LISTING_S = 8.0, 3.0
 PARTIAL = (".incomplete", ".spark-part")
 
 Json = dict[str, Any]
+Sizes = dict[str, int]
 
 
 def checkpoint(hf_cache: str, model: str, revision: str, shards: int, others: list[str], endpoint: str | None) -> Json:
@@ -41,41 +42,32 @@ def checkpoint(hf_cache: str, model: str, revision: str, shards: int, others: li
         known = of_snapshot(snapshot)
     elif endpoint and (refused is None or refused["status"]):
         known = listing(endpoint, model, revision)
+    files, blobs = sizes(folder, snapshot)
     return {
         "path": str(snapshot),
         "gaps": lacking,
-        "bytes_present": bytes_present(folder, snapshot),
+        # what is under way is counted: the same disk will hold it when whole
+        "bytes_present": sum(files.values()) + sum(size for name, size in blobs.items() if name.endswith(PARTIAL)),
         "revisions": sorted(path.name for path in snapshot.parent.glob("*") if path.is_dir()),
         "outside": None if real.startswith(f"{os.path.realpath(hub)}/") else real,
         "hub_error": refused,
-        "here": here(folder, snapshot) if lacking else {},
+        "here": {**blobs, **files} if lacking else {},
         "listing": [[entry.path, entry.blob, entry.size] for entry in known] if known else None,
     }
 
 
-def bytes_present(model: Path, snapshot: Path) -> int:
-    """Bytes of the revision that are here, what is under way included: the same disk will hold it when whole."""
-    present = sum(path.stat().st_size for path in snapshot.rglob("*") if path.is_file())
-    for path in (model / "blobs").glob("*"):
-        if path.name.endswith(PARTIAL):
-            with contextlib.suppress(FileNotFoundError):
-                present += path.stat().st_blocks * 512
-    return present
-
-
-def here(model: Path, snapshot: Path) -> dict[str, int]:
+def sizes(model: Path, snapshot: Path) -> tuple[Sizes, Sizes]:
     """Bytes of every file of the snapshot by its path, and of every blob of any revision by its name.
 
-    Of one that is under way, what it takes on the disk, by its blob's name and its ending.
+    Of a blob that is under way, what it takes on the disk, by its name with the ending.
     """
-    found = {
-        path.relative_to(snapshot).as_posix(): path.stat().st_size for path in snapshot.rglob("*") if path.is_file()
-    }
+    blobs = {}
     for path in (model / "blobs").glob("*"):
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError):  # renamed when complete
             about = path.stat()
-            found[path.name] = about.st_blocks * 512 if path.name.endswith(PARTIAL) else about.st_size
-    return found
+            blobs[path.name] = about.st_blocks * 512 if path.name.endswith(PARTIAL) else about.st_size
+    found = (path for path in snapshot.rglob("*") if path.is_file())
+    return {path.relative_to(snapshot).as_posix(): path.stat().st_size for path in found}, blobs
 
 
 def listing(endpoint: str, model: str, revision: str) -> list[Entry] | None:
