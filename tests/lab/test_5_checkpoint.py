@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.lab.checkpoint import BEFORE, HUB, MODEL, ONLY, SNAPSHOT, assert_whole, blobs, clear, files, mib, status, up
-from tests.lab.pair import NODES, Stack, hub, lab, on, words_of
+from tests.lab.pair import NODES, Stack, Under, hub, lab, on, words_of
 
 TOKEN = "hf_only-for-the-download"
 SLOW = 1_200_000
@@ -31,11 +31,17 @@ def a_good_hub() -> Iterator[None]:
     hub()
 
 
-def test_the_worker_mirrors_while_the_head_still_downloads_and_each_file_crosses_the_line_once(pair: Stack) -> None:
+def under_way(pair: Stack, node: str, count: int, change: Any = None) -> Under:
+    """An `up` from nothing over a slow hub, as soon as more than `count` files are on the node."""
     clear(*NODES)
     hub(rate_bytes_s=SLOW)
-    run = pair.begin_up(None, *ONLY)
-    run.until(lambda: files("worker") > 5, "a file on the worker")
+    run = pair.begin_up(change, *ONLY)
+    run.until(lambda: files(node) > count, f"more than {count} files on the {node}")
+    return run
+
+
+def test_the_worker_mirrors_while_the_head_still_downloads_and_each_file_crosses_the_line_once(pair: Stack) -> None:
+    run = under_way(pair, "worker", 5)
     assert status("head")["state"] == "running" and files("head") < 56
     for node in NODES:
         process = on(node, "docker inspect -f '{{.State.Pid}}' spark-dev-checkpoint").strip()
@@ -48,10 +54,7 @@ def test_the_worker_mirrors_while_the_head_still_downloads_and_each_file_crosses
 
 
 def test_after_ctrl_c_the_job_goes_on_and_the_next_up_watches_the_same_one(pair: Stack) -> None:
-    clear(*NODES)
-    hub(rate_bytes_s=SLOW)
-    run = pair.begin_up(None, *ONLY)
-    run.until(lambda: files("head") > 12, "a few files on the head")
+    run = under_way(pair, "head", 12)
     job = on("head", "docker ps -q --no-trunc --filter label=spark.job=checkpoint")
     assert run.interrupt().code != 0
     pair.pulumi("cancel", "--yes", "dev")
@@ -77,10 +80,7 @@ def test_a_hub_that_is_cut_at_forty_percent_and_comes_back_is_waited_for(pair: S
 
 
 def test_a_head_that_is_rebooted_while_it_downloads_goes_on_with_what_is_there(pair: Stack) -> None:
-    clear(*NODES)
-    hub(rate_bytes_s=SLOW)
-    run = pair.begin_up(None, *ONLY)
-    run.until(lambda: files("head") > 12, "a few files on the head")
+    run = under_way(pair, "head", 12)
     on("head", "sync", root=True)
     kept = blobs("head")
     lab("reboot", "head")
@@ -92,10 +92,7 @@ def test_a_head_that_is_rebooted_while_it_downloads_goes_on_with_what_is_there(p
 
 
 def test_a_worker_that_loses_power_while_it_mirrors_is_whole_after_the_next_up(pair: Stack) -> None:
-    clear(*NODES)
-    hub(rate_bytes_s=SLOW)
-    run = pair.begin_up(None, *ONLY)
-    run.until(lambda: files("worker") > 12, "a few files on the worker")
+    run = under_way(pair, "worker", 12)
     lab("power-cut", "worker")
     done = run.wait(check=False)
     lab("power-on", "worker")
@@ -106,10 +103,7 @@ def test_a_worker_that_loses_power_while_it_mirrors_is_whole_after_the_next_up(p
 
 
 def test_a_mirror_goes_on_after_the_cable_was_out_and_every_connection_was_reset(pair: Stack) -> None:
-    clear(*NODES)
-    hub(rate_bytes_s=SLOW)
-    run = pair.begin_up(None, *ONLY)
-    run.until(lambda: files("worker") > 8, "a few files on the worker")
+    run = under_way(pair, "worker", 8)
     lab("cable", "out")
     time.sleep(3)
     reset = on("worker", "ss --kill --no-header --tcp dst 192.168.100.1", root=True).splitlines()
@@ -204,10 +198,7 @@ def test_a_full_disk_on_the_worker_is_told_in_numbers_before_and_in_words_when_i
         lacks = f"lacks {mib('head', SNAPSHOT):.1f} MiB on this node"
         assert f"worker: the checkpoint {lacks} and /home/spark/small has 20.0 MiB free" in refused
         on("worker", "mount -o remount,size=100m ~spark/small", root=True)
-        clear(*NODES)
-        hub(rate_bytes_s=SLOW)
-        run = pair.begin_up(small, *ONLY)
-        run.until(lambda: files("worker") > 5, "a few files on the worker")
+        run = under_way(pair, "worker", 5, small)
         on("worker", "head -c 100000000 /dev/zero >~/small/something-else; true")
         assert run.wait(check=False).code != 0
         assert "no room for" in words_of(run.text)
