@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 from typing import Any
 
-INCOMPLETE = ".incomplete"
+from checkpoint_manifest import INCOMPLETE
+
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 
 

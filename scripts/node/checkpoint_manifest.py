@@ -17,6 +17,8 @@ from checkpoint_stamp import Stamp
 HASH = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 PART, DAMAGED = ".spark-part", ".damaged"
 """Endings of files of ours beside the blobs: one that is still arriving, one that was found damaged."""
+INCOMPLETE = ".incomplete"
+"""huggingface_hub's ending of one that is still arriving."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from checkpoint_manifest import DAMAGED, HASH, PART
+from checkpoint_manifest import DAMAGED, HASH, INCOMPLETE, PART
 from checkpoint_stamp import NAME as STAMP
 from hub_tree import (
     Hub,
@@ -40,7 +40,7 @@ from hub_tree import (
     refuse_remote,
 )
 
-LEFT_OVER = (".incomplete", PART, DAMAGED)
+LEFT_OVER = (INCOMPLETE, PART, DAMAGED)
 ABOUT = ("refs", "trees", ".no_exist")
 """Folders of a model that say something about its revisions and hold nothing of them."""
 
