@@ -1,5 +1,8 @@
 """What several unit tests start from."""
 
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,25 @@ from tests.unit.executables import Recorder
 # speed is what the benchmark measures; on a busy machine a deadline would fail what is right
 settings.register_profile("unit", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unit")
+
+
+@pytest.fixture
+def free_port() -> Iterator[Callable[[], int]]:
+    """Ports of 127.0.0.1 that are the test's own until it ends.
+
+    Each stays bound, not listening, with SO_REUSEADDR: a server that sets it too (as Python's and QEMU's do) may
+    listen there, a client is refused, and the kernel gives the port to nobody who asks for any. A port that is only
+    looked up is gone to another test now and then.
+    """
+    with ExitStack() as held:
+
+        def port() -> int:
+            sock = held.enter_context(socket.socket())
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(("127.0.0.1", 0))
+            return int(sock.getsockname()[1])
+
+        yield port
 
 
 @pytest.fixture

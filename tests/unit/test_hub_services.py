@@ -30,17 +30,12 @@ def stranger() -> Iterator[int]:
     process.wait()
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+def service(place: Place, mark: str, port: int) -> Service:
+    return Service("sleeper", [sys.executable, "-c", SLEEPER, mark], mark, port, place)
 
 
-def service(place: Place, mark: str, port: int | None = None) -> Service:
-    return Service("sleeper", [sys.executable, "-c", SLEEPER, mark], mark, port or free_port(), place)
-
-
-def test_a_service_is_started_known_and_stopped(place):
-    made = service(place, "mark-one")
+def test_a_service_is_started_known_and_stopped(place, free_port):
+    made = service(place, "mark-one", free_port())
     made.launch()
     pid = made.pid()
     assert pid is not None
@@ -49,24 +44,24 @@ def test_a_service_is_started_known_and_stopped(place):
     assert "mark-one" not in services.command_line(pid)
 
 
-def test_a_pid_that_is_somebody_elses_by_now_is_left_alone(place, stranger):
-    made = service(place, "mark-two")
+def test_a_pid_that_is_somebody_elses_by_now_is_left_alone(place, stranger, free_port):
+    made = service(place, "mark-two", free_port())
     made.pid_file.write_text(f"{stranger}\n")
     assert made.pid() is None
     assert not made.stop()
     assert SLEEPER in services.command_line(stranger)
 
 
-def test_whoever_holds_the_port_is_named(place):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+def test_whoever_holds_the_port_is_named(place, free_port):
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)):
         assert f"pid {os.getpid()} " in str(services.listener(port))
         with pytest.raises(LabError, match=rf"needs port {port} .* pid {os.getpid()} .*\n  way out: stop it"):
             service(place, "mark-three", port).launch()
     assert services.listener(port) is None
 
 
-def test_a_service_that_ends_at_once_is_told_with_the_end_of_its_log(place):
+def test_a_service_that_ends_at_once_is_told_with_the_end_of_its_log(place, free_port):
     command = [sys.executable, "-c", "print('no such setting'); raise SystemExit(3)", "mark-four"]
     made = Service("sleeper", command, "mark-four", free_port(), place)
     made.launch()

@@ -155,11 +155,9 @@ def test_root_needs_no_user_namespace():
     assert missing_packages(lambda program: None if program == "newuidmap" else program, root=True) == []
 
 
-def test_a_port_that_something_listens_on_is_taken():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        port = listener.getsockname()[1]
+def test_a_port_that_something_listens_on_is_taken(free_port):
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)):
         assert taken_ports([port]) == [port]
     assert taken_ports([port]) == []
 

@@ -121,11 +121,10 @@ class TestTheServer:
             check_server("127.0.0.1")
 
     def test_one_that_is_not_started_is_refused_before_docker_is_asked(
-        self, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+        self, recorder: Recorder, free_port: Callable[[], int], monkeypatch: pytest.MonkeyPatch
     ):
         recorder.answer("docker")
-        with socket.create_server(("127.0.0.1", 0)) as closed:
-            monkeypatch.setattr(nfs_proof, "PORT", closed.getsockname()[1])
+        monkeypatch.setattr(nfs_proof, "PORT", free_port())
         words = refused()
         assert "cannot be read from 127.0.0.1: port" in words and "the NFS server is not started" in words
         assert words.endswith("or set checkpoint.mode: local") and recorder.calls("docker") == []

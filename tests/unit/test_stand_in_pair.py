@@ -25,16 +25,11 @@ LAUNCH = "from lab.runtime.vllm.main import main; raise SystemExit(main())"
 LIMIT_S = 60
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 class Pair:
     """Both ranks' processes and logs."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.api, self.master = folder, free_port(), free_port()
+    def __init__(self, folder: Path, api: int, master: int) -> None:
+        self.folder, self.api, self.master = folder, api, master
         self.model = checkpoint(folder / "snapshot")
         hca(folder / "sys", "rocep1s0f1", {0: (LINK_LOCAL, "RoCE v2"), 3: (V4, "RoCE v2")})
         self.ranks: dict[int, subprocess.Popen[bytes]] = {}
@@ -72,8 +67,8 @@ class Pair:
 
 
 @pytest.fixture
-def pair(tmp_path) -> Iterator[Pair]:
-    made = Pair(tmp_path)
+def pair(tmp_path, free_port) -> Iterator[Pair]:
+    made = Pair(tmp_path, free_port(), free_port())
     yield made
     for process in made.ranks.values():
         if process.poll() is None:
@@ -159,7 +154,7 @@ def meet_all(configs: list[config.Config]) -> tuple[dict[int, Group], dict[int, 
     return groups, failures
 
 
-def test_three_ranks_meet_wait_for_each_other_and_notice_a_loss():
+def test_three_ranks_meet_wait_for_each_other_and_notice_a_loss(free_port):
     groups, failures = meet_all(ranks(free_port(), "--nnodes", "3", "--tensor-parallel-size", "3"))
     assert not failures
     words: dict[int, dict[str, int]] = {}
@@ -179,7 +174,7 @@ def test_three_ranks_meet_wait_for_each_other_and_notice_a_loss():
     groups[1].close()
 
 
-def test_ranks_with_other_settings_are_refused_by_flag():
+def test_ranks_with_other_settings_are_refused_by_flag(free_port):
     head, worker = ranks(free_port())
     other = {**worker.fingerprint, "async_scheduling": "False"}
     _, failures = meet_all([head, replace(worker, fingerprint=other)])
@@ -187,7 +182,7 @@ def test_ranks_with_other_settings_are_refused_by_flag():
     assert "--async-scheduling is True and False" in str(failures[0])
 
 
-def test_a_rank_that_nobody_joins_gives_up_at_the_limit(monkeypatch):
+def test_a_rank_that_nobody_joins_gives_up_at_the_limit(free_port, monkeypatch):
     monkeypatch.setenv("LAB_RENDEZVOUS_S", "0.2")
     head, worker = ranks(free_port())
     _, failures = meet_all([worker])
