@@ -40,13 +40,20 @@ class Status:
 
     def publish(self, **changes: Any) -> None:
         with self._lock:
+            before = dict(self.document)
             self.document.update(changes)
-            now, here = time.monotonic(), self.document["bytes"][0]
+            now, (here, total) = time.monotonic(), self.document["bytes"]
+            if here > before["bytes"][0]:
+                # one file may wait while others arrive, and one that goes on takes long to end
+                self.document["trouble"] = None
+            if (self.document["phase"], total) != (before["phase"], before["bytes"][1]):
+                # what was here already, and what was only hashed, is no speed of what now arrives
+                self._seen.clear()
             self._seen.append((now, here))
             while now - self._seen[0][0] > WINDOW_S:
                 self._seen.popleft()
-            then, before = self._seen[0]
-            self.document["rate"] = max(0.0, (here - before) / (now - then)) if now > then else 0.0
+            then, first = self._seen[0]
+            self.document["rate"] = max(0.0, (here - first) / (now - then)) if now > then else 0.0
             part = self.file.with_name(f"{self.file.name}.part")
             part.write_text(json.dumps(self.document))
             os.replace(part, self.file)
