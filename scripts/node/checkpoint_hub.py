@@ -1,7 +1,9 @@
 """The hub as the download sees it: the files of a revision, one at a time, and what may be tried again.
 
-Runs inside the runtime image, whose huggingface_hub does the work; what that leaves behind when it is killed
-(`blobs/<etag>.<random>.incomplete`, which it never reads again) is removed here before the next download.
+Runs inside the runtime image, whose huggingface_hub does the work. Its whole download of a file drops what has arrived
+with every error, and what it leaves behind when it is killed (`blobs/<etag>.<random>.incomplete`) it never reads again:
+3.3 GiB of a slow line's hour. So a large file is received in a place of ours, by the library's http_get, which can go
+on where the last attempt broke off: in this job, or in the next one.
 """
 
 from __future__ import annotations
@@ -15,9 +17,12 @@ from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 from typing import Any
 
-from checkpoint_manifest import INCOMPLETE
+from checkpoint_manifest import INCOMPLETE, PART, Entry
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+OTHER_SIZE = "Consistency check"
+"""How huggingface_hub's words begin when a file has another size than listed."""
+NO_SUCH_RANGE = 416
 
 
 class HubError(Exception):
@@ -25,10 +30,10 @@ class HubError(Exception):
 
 
 def partial_files(model: Path) -> Iterator[tuple[str, Path]]:
-    """Blob name and path of everything that huggingface_hub has begun and not finished."""
+    """Blob name and path of everything that was begun and not finished."""
     with os.scandir(model / "blobs") as entries:
         for entry in entries:
-            if entry.name.endswith(INCOMPLETE):
+            if entry.name.endswith((INCOMPLETE, PART)):
                 yield entry.name.partition(".")[0], Path(entry.path)
 
 
@@ -42,9 +47,11 @@ def partial_bytes(model: Path, blobs: Set[str]) -> int:
 
 
 def remove_partial(hub: Path, model: Path) -> int:
-    """Remove what an ended download left behind, and return its bytes; one that still runs holds the blob's lock."""
+    """Remove what nobody goes on with, and return its bytes; a download that still runs holds the blob's lock."""
     freed = 0
     for blob, path in list(partial_files(model)):
+        if path.name.endswith(PART):
+            continue
         lock = hub / ".locks" / model.name / f"{blob}.lock"
         with contextlib.ExitStack() as held:
             if lock.is_file():
@@ -87,19 +94,47 @@ class Hub:
         found: list[tuple[str, str, int]] = self._patiently("the list of files", ask)
         return found
 
-    def download(self, path: str) -> Path:
-        """One file into the cache. Raises HubError, or OSError when the disk is full."""
+    def download(self, entry: Entry, blob: Path) -> None:
+        """One file to its place in the cache, with or without the snapshot's link to it.
+
+        Raises HubError, or OSError when the disk is full.
+        """
         from huggingface_hub import hf_hub_download
 
-        def ask() -> Path:
-            return Path(hf_hub_download(self.repo, path, revision=self.revision, token=self._token))
+        def ask() -> None:
+            if entry.large:
+                self._receive(entry, blob)
+            else:
+                hf_hub_download(self.repo, entry.path, revision=self.revision, token=self._token)
 
-        found: Path = self._patiently(path, ask)
-        return found
+        part = part_of(blob)
+        self._patiently(entry.path, ask, lambda: part.stat().st_size if part.exists() else 0)
 
-    def _patiently(self, what: str, ask: Any) -> Any:
-        """The answer, asked for again while the hub is merely out of reach, for `patience_s` of waiting in all."""
-        waited, pause, wrong_sizes = 0.0, FIRST_PAUSE_S, 0
+    def _receive(self, entry: Entry, blob: Path) -> None:
+        """A large file, from where an earlier attempt broke off. Its hash is for the caller to check."""
+        from huggingface_hub import hf_hub_url
+        from huggingface_hub.file_download import http_get
+        from huggingface_hub.utils import build_hf_headers
+
+        part = part_of(blob)
+        url = hf_hub_url(self.repo, entry.path, revision=self.revision)
+        headers = build_hf_headers(token=self._token)
+        try:
+            with part.open("ab") as file:
+                http_get(url, file, resume_size=file.tell(), headers=headers, expected_size=entry.size)
+        except Exception as error:
+            # no beginning of this file, or in the way of whatever else needs the disk
+            if OTHER_SIZE in str(error) or status_of(error) == NO_SUCH_RANGE or disk_is_full(error):
+                part.unlink(missing_ok=True)
+            raise
+        os.replace(part, blob)
+
+    def _patiently(self, what: str, ask: Any, arrived: Callable[[], int] = lambda: 0) -> Any:
+        """The answer, asked for again while the hub is merely out of reach, for `patience_s` of waiting in all.
+
+        Whatever arrives, as a line that breaks off all the time lets it, begins the wait anew.
+        """
+        waited, pause, wrong_sizes, most = 0.0, FIRST_PAUSE_S, 0, arrived()
         while True:
             try:
                 answer = ask()
@@ -110,14 +145,16 @@ class Hub:
                 words = (str(error).splitlines() or ["no words"])[0]
                 if final := self._final(error, what, words):
                     raise HubError(final) from None
-                if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                if disk_is_full(error):
                     raise
-                wrong_sizes += "Consistency check" in words
+                wrong_sizes += OTHER_SIZE in words
                 if wrong_sizes > 1:
                     raise HubError(
                         f"{self.endpoint} sends {what} in another size than it lists ({words}): it was tried twice; "
                         "is a proxy between, or is the repository being changed?"
                     ) from None
+                if (here := arrived()) > most:
+                    waited, pause, most = 0.0, FIRST_PAUSE_S, here
                 if waited >= self.patience_s:
                     raise HubError(
                         f"{what} of {self.repo} could not be downloaded from {self.endpoint} within "
@@ -132,7 +169,7 @@ class Hub:
         """What to tell a person when asking again cannot help; None when it can."""
         from huggingface_hub import errors
 
-        status = getattr(getattr(error, "response", None), "status_code", None)
+        status = status_of(error)
         if isinstance(error, errors.GatedRepoError) or status in (401, 403):
             return (
                 f"{self.endpoint} does not give out {self.repo} (status {status}): accept its licence at "
@@ -151,3 +188,18 @@ class Hub:
                 f"{self.endpoint} lists {what} of {self.repo} and does not have it ({words}): was the revision removed?"
             )
         return None
+
+
+def part_of(blob: Path) -> Path:
+    """Where a large file arrives."""
+    return blob.with_name(f"{blob.name}{PART}")
+
+
+def status_of(error: Exception) -> int | None:
+    """The HTTP status behind one of huggingface_hub's errors, if there is one."""
+    found: int | None = getattr(getattr(error, "response", None), "status_code", None)
+    return found
+
+
+def disk_is_full(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno == errno.ENOSPC

@@ -72,7 +72,7 @@ def fetch(job: Job, token: str | None, source: Source | None) -> None:
         for _ in range(2):
             if content is not None:
                 break
-            hub.download(entry.path)
+            hub.download(entry, job.model / "blobs" / entry.blob)
             content = job.check(entry)
         if content is None:
             raise Failed(

@@ -28,6 +28,11 @@ class Entry:
     blob: str
     size: int
 
+    @property
+    def large(self) -> bool:
+        """Whether it is in the repository's LFS, as every shard is."""
+        return len(self.blob) == 64
+
 
 class ManifestError(ValueError):
     """A manifest, or a tree, that cannot be used; the words say what and the way out."""

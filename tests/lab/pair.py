@@ -128,6 +128,11 @@ def hub(**switches: Any) -> None:
         file.unlink(missing_ok=True)
 
 
+def hub_log() -> str:
+    """Every request that the hub had, one a line: method, path, status, range."""
+    return (PROJECT_DIR / ".lab" / "hub.log").read_text()
+
+
 class Stack:
     """A stack in a backend of the tests' own, from the shipped Pulumi.dev.yaml or a changed copy of it."""
 

@@ -4,7 +4,7 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -39,13 +39,19 @@ class Folder:
 
 
 class FakeHub:
-    """`files` are what the hub lists; `sent` says what arrives instead, `before` may raise at each request."""
+    """`files` are what the hub lists; `sent` says what arrives instead, `before` may raise at each request.
+
+    `breaks_at` has connections of one file end after so many bytes, one each; `received` tells path and bytes of each
+    that brought any.
+    """
 
     def __init__(self, cache: Path) -> None:
         self.cache = cache
         self.files = contents()
         self.sent: dict[str, bytes] = {}
         self.asked: list[str] = []
+        self.breaks_at: dict[str, list[int]] = {}
+        self.received: list[tuple[str, int]] = []
         self.tokens: set[Any] = set()
         self.before: Callable[[str], None] = lambda path: None
         self.errors = types.ModuleType("huggingface_hub.errors")
@@ -73,6 +79,27 @@ class FakeHub:
             put(self.cache, path, self.files[path]).write_bytes(content)
         return str(link)
 
+    def http_get(
+        self, url: str, temp_file: BinaryIO, *, resume_size: int, headers: dict[str, Any], expected_size: int
+    ) -> None:
+        path = url.removeprefix(f"https://huggingface.co/{REPO}/resolve/{REVISION}/")
+        self.tokens.add(headers["token"])
+        if resume_size == expected_size:
+            return
+        self.asked.append(path)
+        self.before(path)
+        content = self.sent.get(path, self.files[path])
+        if resume_size >= len(content):
+            raise HubHTTPError("Requested Range Not Satisfiable", 416)
+        breaks = self.breaks_at.get(path, [])
+        arrived = content[resume_size : breaks.pop(0) if breaks else None]
+        temp_file.write(arrived)
+        self.received.append((path, len(arrived)))
+        if (size := resume_size + len(arrived)) < len(content):
+            raise ConnectionResetError("Connection reset by peer")
+        if size != expected_size:
+            raise OSError(f"Consistency check failed: file should be of size {expected_size} but has size {size}")
+
     def install(self, patch: pytest.MonkeyPatch) -> None:
         module = types.ModuleType("huggingface_hub")
 
@@ -85,5 +112,8 @@ class FakeHub:
 
         module.HfApi, module.hf_hub_download = HfApi, self.download  # type: ignore[attr-defined]
         module.errors = self.errors  # type: ignore[attr-defined]
-        patch.setitem(sys.modules, "huggingface_hub", module)
-        patch.setitem(sys.modules, "huggingface_hub.errors", self.errors)
+        module.hf_hub_url = "https://huggingface.co/{}/resolve/{revision}/{}".format  # type: ignore[attr-defined]
+        downloads, utils = (types.ModuleType(f"huggingface_hub.{name}") for name in ("file_download", "utils"))
+        downloads.http_get, utils.build_hf_headers = self.http_get, dict  # type: ignore[attr-defined]
+        for each in (module, self.errors, downloads, utils):
+            patch.setitem(sys.modules, each.__name__, each)

@@ -18,7 +18,7 @@ from checkpoint_manifest import unverified
 from checkpoint_stamp import NAME, Stamp
 from checkpoint_tree import Failed
 from job_status import Status
-from tests.unit.fake_hub import FakeHub, HubHTTPError
+from tests.unit.fake_hub import FakeHub
 from tests.unit.snapshots import ENCODER, REPO, REVISION, blob_of, contents, names, prove, put, snapshot
 
 FIRST, SECOND, THIRD = names(3)
@@ -264,24 +264,69 @@ def test_a_revision_that_does_not_exist_is_not_asked_for_again(head: Node, hub: 
     assert calls == [""]
 
 
-def test_another_size_than_listed_is_tried_twice_and_named(head: Node, hub: FakeHub):
-    def short(path: str) -> None:
-        if path == THIRD:
-            raise HubHTTPError("Consistency check failed: file should be of size 9 but has size 8", 200)
-
-    hub.before = short
+@pytest.mark.parametrize("change", [-1, 1], ids=["shorter", "longer"])
+def test_another_size_than_listed_is_tried_twice_and_named(head: Node, hub: FakeHub, change: int):
+    hub.sent[THIRD] = contents()[THIRD][:change] if change < 0 else contents()[THIRD] + b"x"
     with pytest.raises(HubError, match=f"sends {THIRD} in another size than it lists"):
         head.run("fetch")
-    assert hub.asked.count(THIRD) == 2
+    assert hub.received.count((THIRD, len(hub.sent[THIRD]))) == 2, "nothing of it is kept to go on with"
+    hub.sent.clear()
+    head.run("fetch")
+    head.assert_whole()
 
 
-def test_a_full_disk_ends_the_job_at_once(head: Node, hub: FakeHub):
+def test_a_full_disk_ends_the_job_at_once_and_leaves_nothing_in_the_way(head: Node, hub: FakeHub):
     def full(path: str) -> None:
-        raise OSError(28, "No space left on device")
+        if path == SECOND:
+            raise OSError(28, "No space left on device")
 
     hub.before = full
     with pytest.raises(OSError, match="No space left"):
         head.run("fetch")
+    assert list(head.model.glob("blobs/*.spark-part")) == []
+
+
+# --- a file in pieces ---
+
+
+def test_a_connection_that_breaks_off_is_gone_on_with_where_it_ended(head: Node, hub: FakeHub):
+    size = len(contents()[SECOND])
+    hub.breaks_at[SECOND] = [10, 25]
+    head.run("fetch")
+    head.assert_whole()
+    assert [count for path, count in hub.received if path == SECOND] == [10, 15, size - 25]
+
+
+def test_a_line_that_breaks_off_all_the_time_is_waited_for_as_long_as_something_arrives(
+    head: Node, hub: FakeHub, monkeypatch
+):
+    monkeypatch.setattr(checkpoint_hub, "FIRST_PAUSE_S", 0.02)
+    monkeypatch.setattr(checkpoint_hub, "LONGEST_PAUSE_S", 0.02)
+    # twenty pauses are eight times what it waits for a hub that gives nothing
+    hub.breaks_at[SECOND] = list(range(1, 21))
+    head.run("fetch")
+    head.assert_whole()
+
+
+def test_what_an_ended_job_had_of_a_file_is_not_fetched_again(head: Node, hub: FakeHub):
+    hub.breaks_at[SECOND] = [10] * 100
+    with pytest.raises(HubError, match=f"{SECOND} of owner/name could not be downloaded"):
+        head.run("fetch")
+    hub.breaks_at.clear()
+    hub.received.clear()
+    head.run("fetch")
+    head.assert_whole()
+    assert hub.received == [(SECOND, len(contents()[SECOND]) - 10)]
+
+
+@pytest.mark.parametrize("left", [b"something else", b"x" * 1000], ids=["another content", "longer than the file"])
+def test_a_beginning_that_is_not_the_files_is_found_and_the_file_is_fetched_anew(head: Node, hub: FakeHub, left: bytes):
+    """As a node that lost its power may leave it."""
+    (head.model / "blobs").mkdir(parents=True)
+    (head.model / "blobs" / f"{blob_of(SECOND, contents()[SECOND])}.spark-part").write_bytes(left)
+    head.run("fetch")
+    head.assert_whole()
+    assert (SECOND, len(contents()[SECOND])) in hub.received
 
 
 # --- both nodes ---
