@@ -2,8 +2,9 @@
 
 Inputs (JSON argument): action make | serve | remove, stack, image, python; make also: hf_cache, clients (the workers'
 fabric addresses), address (the head's fabric address).
-Output: make prints {"devices": what a worker may mount, likeliest first, "address": ..., "ours": bool,
-"server": kernel | foreign}; serve (start our server if nothing serves) and remove print nothing.
+Output: make prints {"devices": what a worker may mount, likeliest first, "address": ..., "ours": bool, "holder": who
+serves port 2049 where it is not this node's own NFS server, else null}; serve (start our server if nothing serves) and
+remove print nothing.
 Exit codes: 0 done; 1 refused or failed, the reason on stderr.
 
 Only hub/ is exported, read-only, a worker's root as nobody. A server that exports it already is used and left as it is;
@@ -103,14 +104,14 @@ def make(inputs: dict[str, Any]) -> dict[str, Any]:
     tree = (Path(inputs["hf_cache"]).expanduser() / "hub").resolve()
     check_open(tree)
     text = our_text(stack, str(tree), clients, mounts_inside=contains_mount(str(tree)))
-    answer = {"address": inputs["address"], "ours": True, "server": "kernel"}
+    answer = {"address": inputs["address"], "ours": True, "holder": None}
 
     held, serves = port_is_held(), host_serves()
     if held and not serves:
         who = ", ".join(holders()) or "a process that is neither this host's nfs-server nor a container we know"
         say(f"nfs: port 2049 is served by {who}: if it exports {tree}, the worker's proof will find it")
         # the recipe's own exporter shares the whole cache folder as the root
-        return {**answer, "devices": [":/hub", ":/", f":{tree}"], "ours": False, "server": "foreign"}
+        return {**answer, "devices": [":/hub", ":/", f":{tree}"], "ours": False, "holder": who}
     table = read_table() if held else {}
     foreign = strangers(table, stack, held=held)
     if str(tree) in foreign and exports_to(table, str(tree), clients):

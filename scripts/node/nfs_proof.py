@@ -177,8 +177,11 @@ def prove(device: str, inputs: Mapping[str, Any], limit_s: float) -> dict[str, A
     return found
 
 
-def first_proven(devices: Sequence[str], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The first device through which every shard can be read. Exits naming server, devices and the way out."""
+def first_proven(devices: Sequence[str], inputs: Mapping[str, Any], holder: str | None = None) -> dict[str, Any]:
+    """The first device through which every shard can be read. Exits naming server, devices and the way out.
+
+    `holder` is who serves there, when that is neither ours nor the head's own NFS server.
+    """
     server, failures = inputs["address"], []
     end = time.monotonic() + inputs["timeout_s"]
     try:
@@ -194,15 +197,19 @@ def first_proven(devices: Sequence[str], inputs: Mapping[str, Any]) -> dict[str,
                 return {"device": device, "seconds": round(time.monotonic() - began, 1), "shards": found["shards"]}
     except Unproven as error:
         failures.append(f"port {PORT}: {error}")
-    raise SystemExit(
-        f"the checkpoint cannot be read from {server}: {'; '.join(failures)}. "
-        "Look at the head (`sudo exportfs -v`, its cache folder), or set checkpoint.mode: local"
-    )
+    told = f"the checkpoint cannot be read from {server}: {'; '.join(failures)}."
+    if holder:
+        raise SystemExit(
+            f"{told} Port {PORT} of the head is held by {holder}, which is not ours to change: have it export the hub "
+            "cache read-only to this node, or stop it, and ours takes its place; or set checkpoint.mode: local"
+        )
+    raise SystemExit(f"{told} Look at the head (`sudo exportfs -v`, its cache folder), or set checkpoint.mode: local")
 
 
 def main() -> None:
     try:
-        print(json.dumps(first_proven(json.loads(os.environ["SPARK_EXPORT"])["devices"], json.loads(sys.argv[1]))))
+        export = json.loads(os.environ["SPARK_EXPORT"])
+        print(json.dumps(first_proven(export["devices"], json.loads(sys.argv[1]), export["holder"])))
     except FileNotFoundError as error:
         raise SystemExit(f"{error.filename} is not on the PATH of an SSH session on this node") from None
 

@@ -1,7 +1,7 @@
 """checkpoint.mode: nfs: the worker reads the head's copy over the fabric and keeps none; nobody else may read it."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -162,6 +162,46 @@ def test_a_model_that_is_mounted_inside_the_hub_is_no_empty_folder_for_the_worke
     """E5."""
     reading.up(nfs, *BEFORE, *ONLY)
     assert reading.outputs()["checkpoint"] == {"head": True, "worker": True}
+
+
+EXPORTER = """docker run --detach --name their-exporter --privileged --network host --volume /:/host \\
+  --entrypoint chroot $(docker images --quiet --no-trunc | head -1) /host sh -ec '
+mountpoint -q /proc/fs/nfsd || mount -t nfsd nfsd /proc/fs/nfsd
+exportfs -i -o ro,root_squash,fsid=0 192.168.100.2:%s
+rpc.nfsd --no-nfs-version 3 4
+exec rpc.mountd --foreground --no-nfs-version 3'"""
+"""The kernel's server, begun by a container in the host's network: no service of the node."""
+
+
+@pytest.fixture
+def their_exporter(reading: Stack) -> Iterator[Callable[[str], None]]:
+    """An owner's exporter in a container, of the folder it is called with."""
+    reading.destroy()
+    end = "docker rm -f their-exporter; rpc.nfsd 0; exportfs -ua"
+
+    def export(folder: str) -> None:
+        on("head", f"{end}; mkdir -p {folder}; {EXPORTER % folder}", root=True)
+        on("head", "timeout 30 sh -c 'until ss -ltn | grep -q :2049; do sleep 1; done'")
+
+    yield export
+    reading.destroy()
+    on("head", end, root=True)
+
+
+def test_an_exporter_in_a_container_is_refused_by_name_or_used_and_left_alone(
+    reading: Stack, their_exporter: Callable[[str], None]
+) -> None:
+    """E1, E3: the recipe's own exporter is one."""
+    their_exporter("/srv/films")
+    done = reading.up(nfs, *BEFORE, *ONLY, check=False)
+    assert done.code != 0
+    assert "Port 2049 of the head is held by their-exporter (" in words_of(done.text)
+    their_exporter(HUB.removesuffix("/hub"))
+    reading.up(nfs, *BEFORE, *ONLY)
+    assert reading.outputs()["checkpoint"] == {"head": True, "worker": True}
+    reading.destroy()
+    assert on("head", "docker ps --quiet --filter name=their-exporter") != ""
+    assert on("head", f"ls {EXPORTS} 2>/dev/null; ss -ltn | grep -c :2049; true").strip() != "0"
 
 
 @pytest.fixture

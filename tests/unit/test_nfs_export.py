@@ -38,7 +38,7 @@ def test_a_server_that_is_off_is_started_with_the_hub_for_the_worker_alone(node:
     assert make(INPUTS) == {
         "address": "192.168.100.1",
         "ours": True,
-        "server": "kernel",
+        "holder": None,
         "devices": [f":{node.hub}"],
     }
     assert node.state() == {"on": True, "enabled": True}, "it must be there after a reboot of the head"
@@ -118,7 +118,7 @@ def test_another_workers_address_replaces_the_old_one(node: Node):
 class TestAServerOfOthers:
     def test_one_that_exports_the_tree_is_used_and_left_alone(self, node: Node, capsys: pytest.CaptureFixture[str]):
         node.serve(f"{node.hub} 192.168.100.0/24(rw,fsid=0)", "/srv/films *(ro)")
-        assert make(INPUTS) == {"address": "192.168.100.1", "ours": False, "server": "kernel", "devices": [":/"]}
+        assert make(INPUTS) == {"address": "192.168.100.1", "ours": False, "holder": None, "devices": [":/"]}
         assert "is exported already, not by us" in capsys.readouterr().err
         table = node.etab.read_text()
         take_back()
@@ -166,14 +166,14 @@ class TestAServerOfOthers:
             dockerd.answers["/containers/json"] = [{**listed, "HostConfig": {"NetworkMode": "host"}, "Ports": []}]
             monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
             found = make(INPUTS)
-        assert found["server"] == "foreign" and found["ours"] is False
+        assert found["holder"] == "hf-nfs-share (erichough/nfs)" and found["ours"] is False
         assert found["devices"] == [":/hub", ":/", f":{node.hub}"]
         assert "2049 is served by hf-nfs-share (erichough/nfs)" in capsys.readouterr().err
         assert node.changes() == []
 
     def test_one_that_nobody_can_name_is_said_too(self, node: Node, capsys: pytest.CaptureFixture[str]):
         node.hold_port()
-        assert make(INPUTS)["server"] == "foreign"
+        assert "neither this host's nfs-server" in make(INPUTS)["holder"]
         assert "a process that is neither this host's nfs-server nor a container" in capsys.readouterr().err
 
 

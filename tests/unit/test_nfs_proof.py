@@ -227,6 +227,14 @@ class TestTheReading:
         words = refused([":/hub", ":/"])
         assert ":/hub: there is no snapshot" in words and "; :/: there is no snapshot" in words
 
+    def test_a_server_that_is_not_ours_is_named(self, tmp_path: Path, docker: Recorder):
+        """E3."""
+        (tmp_path / "hub").mkdir()
+        with pytest.raises(
+            SystemExit, match=r"Port 2049 of the head is held by hf-share \(erichough/nfs\), which is not"
+        ):
+            first_proven([":/hub", ":/"], INPUTS, "hf-share (erichough/nfs)")
+
     def test_a_truncated_shard_is_named_with_what_else_is_wrong(self, whole: Path, docker: Recorder):
         first, second, _ = names(3)
         (whole / first).resolve().write_bytes(b"x")
@@ -262,7 +270,7 @@ def test_as_it_is_shipped_it_carries_the_rules_of_a_whole_snapshot(tmp_path: Pat
     """On a node there is no file to read them from."""
     kept = tmp_path / "stdin"
     docker.answer("docker", f'[ "$1" = rm ] || {{ cat >{kept}; echo \'{{"faults": [], "shards": 3}}\'; }}')
-    text = environment_payload("nfs_proof", {"SPARK_EXPORT": json.dumps({"devices": [HUB_DEVICE]})})
+    text = environment_payload("nfs_proof", {"SPARK_EXPORT": json.dumps({"devices": [HUB_DEVICE], "holder": None})})
     # no server here: other tests ask one
     argv = [sys.executable, "-I", "-S", "-", json.dumps(INPUTS)]
     done = subprocess.run(
