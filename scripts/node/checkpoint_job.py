@@ -27,7 +27,7 @@ from typing import Any
 
 import checkpoint_hub
 from checkpoint_files import gaps
-from checkpoint_manifest import Entry, ManifestError, checked, of_snapshot
+from checkpoint_manifest import Entry, ManifestError, checked, of_snapshot, one_of_each
 from checkpoint_tree import Failed, Job, lock
 from job_status import Status
 from mirror_copy import Blob, MirrorError, connect
@@ -85,7 +85,7 @@ def fetch(job: Job, token: str | None, source: Source | None) -> None:
 
     job.publish("downloads" if known is None else "verifies")
     # the small files first: a wrong revision or a closed repository shows at once
-    at_once(job, sorted(job.entries, key=lambda entry: entry.size > 2**20), one)
+    at_once(job, sorted(one_of_each(job.entries), key=lambda entry: entry.size > 2**20), one)
     job.finish()
 
 
@@ -110,7 +110,7 @@ def mirror(job: Job, source: dict[str, Any], own_address: str) -> None:
                         missing[entry.blob] = entry
 
             job.publish("verifies")
-            at_once(job, job.entries, one)
+            at_once(job, one_of_each(job.entries), one)
             copy_missing(job, head, missing)
             job.finish()
             head.finished()
@@ -127,10 +127,7 @@ def copy_missing(job: Job, head: Any, missing: dict[str, Entry]) -> None:
 
     def arrived(blob: Blob) -> None:
         job.moved("on the way", -blob.size)
-        # several names may share one blob
-        for entry in job.entries:
-            if entry.blob == blob.name:
-                job.whole(entry, blob.target)
+        job.whole(missing[blob.name], blob.target)
 
     blobs = [Blob(name, entry.size, job.model / "blobs" / name) for name, entry in missing.items()]
     job.publish("mirrors")

@@ -51,6 +51,11 @@ def checked(rows: Iterable[Any]) -> list[Entry]:
     return entries
 
 
+def one_of_each(entries: Iterable[Entry]) -> list[Entry]:
+    """An entry of each blob, for work that must not be done twice, or by two at once: several names may share one."""
+    return list({entry.blob: entry for entry in entries}.values())
+
+
 def of_snapshot(snapshot: Path) -> list[Entry] | None:
     """The manifest as a whole snapshot's links tell it; None where a file is no link to a blob named by its hash."""
     entries = []

@@ -60,14 +60,17 @@ class Job:
             self._moving[blob] = self._moving.get(blob, 0) + count
 
     def whole(self, entry: Entry, content: Path) -> None:
-        """This content was just hashed, or its stamp holds: link it, remember it."""
-        place(self.model, self.snapshot, entry, content)
-        content = content_of(self.model, self.snapshot, entry) or content
+        """The entry's content was just hashed, or its stamp holds: link all names of it, remember it."""
+        names = [each for each in self.entries if each.blob == entry.blob]
+        for each in names:
+            place(self.model, self.snapshot, each, content)
+            # a plain file has become the blob
+            content = content_of(self.model, self.snapshot, entry) or content
         if not self.stamp.holds(entry.blob, content):
             self.stamp.add(entry.blob, content)
         content.with_name(entry.blob + DAMAGED).unlink(missing_ok=True)
         with self._guard:
-            self.proven.add(entry.path)
+            self.proven.update(each.path for each in names)
             self._moving.pop(entry.blob, None)
 
     def publish(self, phase: str | None = None) -> None:

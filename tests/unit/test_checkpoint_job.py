@@ -157,6 +157,20 @@ def test_a_plain_file_where_a_link_belongs_becomes_the_blob(head: Node, hub: Fak
     assert (link.is_symlink(), hub.asked) == (True, [])
 
 
+def test_plain_files_of_one_content_become_one_blob(head: Node, hub: FakeHub):
+    prove(snapshot(head.hub))
+    for name in (SECOND, "copy.safetensors"):
+        hub.files[name] = contents()[SECOND]
+        (head.snapshot / name).unlink(missing_ok=True)
+        (head.snapshot / name).write_bytes(contents()[SECOND])
+    (head.model / "blobs" / blob_of(SECOND, contents()[SECOND])).unlink()
+    # plain files tell no hashes, so the hub is asked for its list
+    head.run("fetch")
+    head.assert_whole()
+    assert hub.asked == []
+    assert (head.snapshot / "copy.safetensors").resolve() == (head.snapshot / SECOND).resolve()
+
+
 def test_a_file_that_arrives_wrong_twice_is_named(head: Node, hub: FakeHub):
     hub.sent[SECOND] = flipped(contents()[SECOND])
     with pytest.raises(Failed, match=f"{SECOND} arrived twice from https://huggingface.co with another content"):
@@ -365,6 +379,17 @@ def test_the_worker_is_whole_when_the_head_is_and_asks_no_hub(head: Node, worker
     head.assert_whole()
     worker.assert_whole()
     assert sorted(hub.asked) == sorted(contents()), "each file came over the internet once"
+
+
+def test_two_names_of_one_content_are_fetched_and_copied_once(head: Node, worker: Node, hub: FakeHub):
+    """By two at once it would be a mixture of both, in the place where it arrives."""
+    hub.files["a/copy.safetensors"] = hub.files[SECOND]
+    both(head, worker)
+    for node in (head, worker):
+        node.assert_whole()
+        assert (node.snapshot / "a/copy.safetensors").resolve() == (node.snapshot / SECOND).resolve()
+        assert node.status["files"] == [6, 6]
+    assert len({SECOND, "a/copy.safetensors"} & set(hub.asked)) == 1
 
 
 def test_a_worker_gets_only_what_it_lacks(head: Node, worker: Node, hub: FakeHub):
