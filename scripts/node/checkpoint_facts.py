@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint_files import INDEX, gaps, snapshot_of
-from checkpoint_manifest import INCOMPLETE, PART, Entry, checked, of_snapshot, unverified
+from checkpoint_manifest import PARTIAL, Entry, checked, of_snapshot, unverified
 
 HUB_S, LISTING_S = 8.0, 3.0
 """Together less than what a probe may take."""
-PARTIAL = (INCOMPLETE, PART)
 
 Json = dict[str, Any]
 Sizes = dict[str, int]

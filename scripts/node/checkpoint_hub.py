@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 from typing import Any
 
-from checkpoint_manifest import INCOMPLETE, PART, Entry
+from checkpoint_manifest import PART, PARTIAL, Entry
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 OTHER_SIZE = "Consistency check"
@@ -33,7 +33,7 @@ def partial_files(model: Path) -> Iterator[tuple[str, Path]]:
     """Blob name and path of everything that was begun and not finished."""
     with os.scandir(model / "blobs") as entries:
         for entry in entries:
-            if entry.name.endswith((INCOMPLETE, PART)):
+            if entry.name.endswith(PARTIAL):
                 yield entry.name.partition(".")[0], Path(entry.path)
 
 

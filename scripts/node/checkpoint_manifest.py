@@ -19,6 +19,7 @@ PART, DAMAGED = ".spark-part", ".damaged"
 """Endings of files of ours beside the blobs: one that is still arriving, one that was found damaged."""
 INCOMPLETE = ".incomplete"
 """huggingface_hub's ending of one that is still arriving."""
+PARTIAL = (INCOMPLETE, PART)
 
 
 @dataclass(frozen=True)
