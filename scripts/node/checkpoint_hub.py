@@ -46,9 +46,8 @@ def partial_bytes(model: Path, blobs: Set[str]) -> int:
     return total
 
 
-def remove_partial(hub: Path, model: Path) -> int:
-    """Remove what nobody goes on with, and return its bytes; a download that still runs holds the blob's lock."""
-    freed = 0
+def remove_partial(hub: Path, model: Path) -> None:
+    """Remove what nobody goes on with; a download that still runs holds the blob's lock."""
     for blob, path in list(partial_files(model)):
         if path.name.endswith(PART):
             continue
@@ -60,9 +59,7 @@ def remove_partial(hub: Path, model: Path) -> int:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     continue
-            freed += path.stat().st_size
             path.unlink()
-    return freed
 
 
 class Hub:
