@@ -19,7 +19,7 @@ from lab.runtime.vllm import config, flags, rendezvous
 from lab.runtime.vllm.errors import DistNetworkError, DistStoreError, PeerLostError
 from lab.runtime.vllm.group import Group
 from lab.runtime.vllm.log import Log
-from tests.unit.stand_in_machine import LINK_LOCAL, RECIPE, V4, checkpoint, hca
+from tests.lab_unit.stand_in_machine import LINK_LOCAL, RECIPE, V4, checkpoint, hca
 
 LAUNCH = "from lab.runtime.vllm.main import main; raise SystemExit(main())"
 LIMIT_S = 60

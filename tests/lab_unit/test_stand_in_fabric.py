@@ -6,7 +6,7 @@ import pytest
 
 from lab.runtime.vllm import fabric
 from lab.runtime.vllm.fabric import Row, Selector
-from tests.unit.stand_in_machine import EMPTY, LINK_LOCAL, V4, hca
+from tests.lab_unit.stand_in_machine import EMPTY, LINK_LOCAL, V4, hca
 
 LOOPBACK = IPv4Address("127.0.0.1")
 GOOD = {0: (LINK_LOCAL, "RoCE v2"), 1: (V4, "IB/RoCE v1"), 2: (EMPTY, ""), 3: (V4, "RoCE v2")}

@@ -3,7 +3,7 @@
 import pytest
 
 from lab.runtime.vllm import config, flags
-from tests.unit.stand_in_machine import RECIPE
+from tests.lab_unit.stand_in_machine import RECIPE
 
 
 def parse(*more: str):

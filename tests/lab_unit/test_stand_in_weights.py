@@ -6,7 +6,7 @@ import pytest
 
 from lab.runtime.vllm import weights
 from lab.runtime.vllm.errors import SafetensorError
-from tests.unit.stand_in_machine import checkpoint
+from tests.lab_unit.stand_in_machine import checkpoint
 
 SECOND = "model-00002-of-00003.safetensors"
 

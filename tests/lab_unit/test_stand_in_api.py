@@ -12,7 +12,7 @@ from lab.runtime.vllm import api, config, flags
 from lab.runtime.vllm.api import Server
 from lab.runtime.vllm.engine import Engine
 from lab.runtime.vllm.log import Log
-from tests.unit.stand_in_machine import RECIPE
+from tests.lab_unit.stand_in_machine import RECIPE
 
 NAME = "deepseek-v4-flash-dspark"
 
