@@ -1,4 +1,4 @@
-"""Sums are computed, never canned; drafts are accepted at the rates that the howtospark page measured."""
+"""Sums are computed, never canned; drafts are accepted at the rate that the howtospark page measured."""
 
 import pytest
 
@@ -37,8 +37,7 @@ def test_thinking_comes_first_and_may_use_up_all_tokens():
     assert (len(short.reasoning), short.content, short.finished) == (4, [], False)
 
 
-@pytest.mark.parametrize(("question", "rate"), [("Write Python code", 0.847), ("Write prose", 0.526)])
-def test_drafts_are_accepted_at_the_measured_rates(question, rate):
+def test_drafts_are_accepted_at_the_measured_rate():
     steps = 3000
-    accepted = sum(answers.accepted(question, step, 3) for step in range(steps))
-    assert accepted / (3 * steps) == pytest.approx(rate, abs=0.02)
+    accepted = sum(answers.accepted("Write prose", step, 3) for step in range(steps))
+    assert accepted / (3 * steps) == pytest.approx(0.526, abs=0.02)

@@ -3,6 +3,7 @@
 import http.client
 import io
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from lab.runtime.vllm import api, config, flags
 from lab.runtime.vllm.api import Server
 from lab.runtime.vllm.engine import Engine
-from lab.runtime.vllm.log import Log
+from lab.runtime.vllm.log import Log, Voices
 from tests.lab_unit.stand_in_machine import RECIPE
 
 NAME = "deepseek-v4-flash-dspark"
@@ -54,9 +55,9 @@ class Client:
 def serve(keys: list[str]) -> Iterator[Client]:
     options = flags.parse(["serve", "org/model", *RECIPE, "--served-model-name", NAME, "alias"])
     log = io.StringIO()
-    voice = Log("APIServer", 1, out=log)
-    engine = Engine(config.engine_config(options), 2_555_830, voice)
-    server = Server("127.0.0.1", 0, keys, details=True, log=voice)
+    voices = Voices(Log("APIServer", 1, log), Log("EngineCore", 13, log), Log("Worker_TP0", 22, log))
+    engine = Engine(config.engine_config(options), 2_555_830, voices, step=lambda: None)
+    server = Server("127.0.0.1", 0, keys, details=True, log=voices.api)
     server.open(engine)
     try:
         yield Client(server, engine, log)
@@ -110,8 +111,10 @@ def test_a_stream_packs_up_to_four_tokens_an_event_and_ends_with_the_usage(clien
 def test_thinking_is_asked_for_by_the_chat_template(client):
     thinking = {"chat_template_kwargs": {"thinking": True}}
     message = client.chat("What is 47 x 89?", max_tokens=64, **thinking)["choices"][0]["message"]
-    assert "4183" in message["reasoning_content"]
-    assert message["content"] == "4183."
+    assert "4183" in message["reasoning"]
+    assert (message["content"], "reasoning_content" in message) == ("4183.", False)
+    deltas = [event["choices"][0]["delta"] for event in client.events("What is 47 x 89?", max_tokens=64, **thinking)]
+    assert "".join(delta.get("reasoning", "") for delta in deltas) == message["reasoning"]
     assert client.chat("What is 47 x 89?", max_tokens=3, **thinking)["choices"][0]["message"]["content"] is None
 
 
@@ -137,41 +140,77 @@ def test_a_long_prompt_sent_again_is_found_in_the_prefix_cache(client):
 
 
 @pytest.mark.parametrize(
-    ("path", "key", "status"),
+    ("path", "body", "key", "status"),
     [
-        ("/v1/models", None, 401),
-        ("/v1/models", "k3", 401),
-        ("/v1/nowhere", None, 401),
-        ("/v1/models", "k2", 200),
-        ("/v1/nowhere", "k1", 404),
-        ("/health", None, 200),
-        ("/metrics", None, 200),
-        ("/nowhere", None, 404),
+        ("/v1/models", None, None, 401),
+        ("/v1/models", None, "k3", 401),
+        ("/v1/nowhere", None, None, 401),
+        ("/v1/models", None, "k2", 200),
+        ("/v1/nowhere", None, "k1", 404),
+        ("/inference/v1/generate", {}, None, 401),
+        ("/invocations", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}, None, 200),
+        ("/invocations", None, None, 405),
+        ("/is_scaling_elastic_ep", {"x": 1}, None, 200),
+        ("/scale_elastic_ep", {"x": 1}, None, 400),
+        ("/health", None, None, 200),
+        ("/openapi.json", None, None, 200),
+        ("/metrics", None, None, 200),
+        ("/nowhere", None, None, 404),
     ],
 )
-def test_the_key_guards_exactly_what_it_guards_in_vllm(guarded, path, key, status):
-    answered, body = guarded.ask(path, key=key)
+def test_the_key_guards_exactly_what_it_guards_in_vllm(guarded, path, body, key, status):
+    answered, reply = guarded.ask(path, body, key=key)
     assert answered == status
-    assert status != 401 or json.loads(body) == {"error": "Unauthorized"}
+    assert status != 401 or json.loads(reply) == {"error": "Unauthorized"}
 
 
-def test_a_dead_engine_answers_503_and_500(client):
-    client.engine.dead.set()
-    assert client.ask("/health") == (503, "")
+def test_a_model_s_document_has_the_fields_of_the_real_one(client):
+    [row, _] = json.loads(client.ask("/v1/models")[1])["data"]
+    assert list(row) == [
+        *("id", "object", "created", "owned_by", "root", "parent", "max_model_len", "permission"),
+    ]
+    assert row["permission"][0]["id"].startswith("modelperm-")
+
+
+def test_metrics_have_the_labels_and_buckets_of_the_real_ones(client):
+    text = client.ask("/metrics")[1]
+    for line in (
+        f'vllm:num_requests_running{{engine="0",model_name="{NAME}"}} 0.0',
+        f'vllm:request_success_total{{engine="0",finished_reason="repetition",model_name="{NAME}"}} 0.0',
+        f'vllm:time_to_first_token_seconds_bucket{{engine="0",le="2560.0",model_name="{NAME}"}} 0.0',
+        f'vllm:e2e_request_latency_seconds_bucket{{engine="0",le="7680.0",model_name="{NAME}"}} 0.0',
+    ):
+        assert line in text
+    assert 'kv_cache_size_tokens="2555830"' in text
+
+
+def test_a_worker_that_is_lost_is_noticed_by_the_next_request_alone(client):
+    def lost():
+        raise RuntimeError("Connection closed by peer [192.168.100.2]:49283")
+
+    client.engine.step = lost
+    assert client.ask("/health") == (200, "")
+    assert client.log.getvalue().count("ERROR") == 0
     status, body = client.ask("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]})
     assert (status, json.loads(body)["error"]["type"]) == (500, "InternalServerError")
+    assert client.ask("/health") == (503, "")
+    first = next(line for line in client.log.getvalue().splitlines() if "Error: " in line)
+    assert first.startswith("(Worker_TP0 pid=22) ERROR ")
+    assert first.endswith("RuntimeError: Connection closed by peer [192.168.100.2]:49283")
 
 
-def test_a_hung_engine_is_healthy_and_never_answers(client):
-    client.engine.fault = "hang-after-ready"
-    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=0.3)
-    try:
-        connection.request("POST", "/v1/completions", json.dumps({"prompt": "x", "max_tokens": 1}))
-        with pytest.raises(TimeoutError):
-            connection.getresponse()
-    finally:
-        connection.close()
-    assert client.ask("/health")[0] == 200
+def test_a_rank_that_stands_still_freezes_the_tokens_and_nothing_else(client):
+    goes_on = threading.Event()
+    client.engine.step = lambda: goes_on.wait(20)
+    answer: list[Any] = []
+    asking = threading.Thread(target=lambda: answer.append(client.chat("Write prose", max_tokens=8)))
+    asking.start()
+    while not client.metric("num_requests_running"):
+        pass
+    assert (client.metric("generation_tokens_total"), client.ask("/health")[0]) == (0, 200)
+    goes_on.set()
+    asking.join(10)
+    assert answer[0]["usage"]["completion_tokens"] == 8
 
 
 def test_requests_are_logged_as_uvicorn_does(client):

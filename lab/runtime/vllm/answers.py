@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -15,29 +14,14 @@ SUM = re.compile(
     NUMBER + r"\s*(" + "|".join(re.escape(sign) for sign in sorted(SIGNS, key=len, reverse=True)) + r")\s*" + NUMBER,
     re.IGNORECASE,
 )
-
 WORDS = (
     "memory", "bandwidth", "decides", "how", "fast", "weights", "reach", "the", "cores", "so", "a", "large", "batch",
     "hides", "latency", "while", "a", "single", "stream", "waits", "for", "every", "layer", "and", "the", "fabric",
     "carries", "partial", "sums", "between", "both", "nodes", "after", "each", "block",
 )  # fmt: skip
-CODE_WORDS = (
-    "def",
-    "run(",
-    "items",
-    "):",
-    "\n    ",
-    "for",
-    "item",
-    "in",
-    "items",
-    ":",
-    "\n        ",
-    "yield",
-    "item",
-    "\n",
-)
-CODE = re.compile(r"\b(code|python|function|script|program|class|sql|bash)\b", re.IGNORECASE)
+FIRST_ACCEPTED, DECAY = 0.69, 0.74
+"""Chance that a step's first draft is accepted, and what is left of it from draft to draft: the mean over three is the
+0.53 that the howtospark page measured for prose."""
 
 
 def compute(prompt: str) -> str | None:
@@ -69,20 +53,10 @@ class Reply:
 def reply(prompt: str, question: str, max_tokens: int, thinking: bool, ignore_eos: bool = False) -> Reply:
     """The answer to a prompt, at most max_tokens tokens. A sum is looked for in `question`, the last message."""
     result = compute(question)
-    reasoning: list[str] = []
-    if thinking:
-        thought = (
-            f"The question is a sum, so I compute it: {result}."
-            if result
-            else "The user wants a text, so I write one, plainly."
-        )
-        reasoning = pieces(thought)
-    if result is not None and not ignore_eos:
-        content = pieces(f"{result}.")
-        finished = True
-    else:
-        room = max(max_tokens - len(reasoning), 0)
-        content, finished = list(filler(prompt, room, CODE_WORDS if CODE.search(question) else WORDS)), False
+    thought = f"The question is a sum, so I compute it: {result}." if result else "The user wants a text, plainly."
+    reasoning = pieces(thought) if thinking else []
+    finished = result is not None and not ignore_eos
+    content = pieces(f"{result}.") if finished else filler(prompt, max(max_tokens - len(reasoning), 0))
     if len(reasoning) + len(content) > max_tokens:
         reasoning = reasoning[:max_tokens]
         content, finished = content[: max_tokens - len(reasoning)], False
@@ -94,23 +68,13 @@ def pieces(text: str) -> list[str]:
     return re.findall(r"\s*\S+", text)
 
 
-def filler(prompt: str, count: int, words: tuple[str, ...]) -> Iterator[str]:
+def filler(prompt: str, count: int) -> list[str]:
     start = int.from_bytes(hashlib.sha256(prompt.encode()).digest()[:4], "big")
-    for number in range(count):
-        yield ("" if number == 0 else " ") + words[(start + number) % len(words)]
-
-
-def acceptance(question: str) -> list[float]:
-    """Chance that a step's drafts are accepted up to each position: code is easier to guess than prose.
-
-    With k = 3 the mean is the howtospark page's: 0.85 for code, 0.53 for prose.
-    """
-    first, decay = (0.93, 0.91) if CODE.search(question) else (0.69, 0.74)
-    return [first * decay**position for position in range(16)]
+    return [("" if number == 0 else " ") + WORDS[(start + number) % len(WORDS)] for number in range(count)]
 
 
 def accepted(question: str, step: int, drafts: int) -> int:
     """Accepted drafts of one step, deterministic: the digest of question and step stands for the dice."""
     dice = hashlib.sha256(f"{question}#{step}".encode()).digest()
     threshold = int.from_bytes(dice[:4], "big") / 2**32
-    return sum(1 for chance in acceptance(question)[:drafts] if threshold < chance)
+    return sum(1 for position in range(drafts) if threshold < FIRST_ACCEPTED * DECAY**position)

@@ -4,7 +4,9 @@ import json
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -16,8 +18,18 @@ from .requests import BadRequest, Request, read
 
 GUARDED = ("/v1", "/v2", "/inference")
 """Path prefixes that need the key; /invocations, which also makes completions, does not."""
+ROUTES = {
+    "/openapi.json": "HEAD, GET", "/docs": "HEAD, GET", "/docs/oauth2-redirect": "HEAD, GET", "/redoc": "HEAD, GET",
+    "/load": "GET", "/version": "GET", "/health": "GET", "/metrics": "GET", "/tokenize": "POST", "/detokenize": "POST",
+    "/v1/models": "GET", "/ping": "GET, POST", "/invocations": "POST", "/v1/chat/completions": "POST",
+    "/v1/chat/completions/batch": "POST", "/v1/responses": "POST", "/v1/completions": "POST", "/v1/messages": "POST",
+    "/v1/messages/count_tokens": "POST", "/generative_scoring": "POST", "/scale_elastic_ep": "POST",
+    "/is_scaling_elastic_ep": "POST", "/v1/chat/completions/render": "POST", "/v1/completions/render": "POST",
+    "/v1/chat/completions/derender": "POST", "/v1/completions/derender": "POST", "/inference/v1/generate": "POST",
+}  # fmt: skip
+"""All paths of the real server with their methods; those that PAGES lacks refuse every body."""
 BODY_LIMIT = 64 << 20
-POLL_S = 0.2
+POLL_S = 0.05
 """How often the server looks whether it is to end."""
 
 
@@ -54,42 +66,33 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        self.route(
-            {
-                "/health": self.health,
-                "/ping": self.health,
-                "/metrics": self.metrics,
-                "/version": lambda: self.reply(200, {"version": __version__}),
-                "/load": lambda: self.reply(200, {"server_load": 0}),
-                "/v1/models": self.models,
-            }
-        )
+        self.route("GET")
 
     def do_POST(self) -> None:
-        self.route(
-            {
-                "/v1/chat/completions": lambda: self.complete(chat=True),
-                "/v1/completions": lambda: self.complete(chat=False),
-                "/invocations": lambda: self.complete(chat=True),
-                "/ping": self.health,
-            }
-        )
+        self.route("POST")
 
-    def route(self, pages: dict[str, Callable[[], None]]) -> None:
+    def route(self, method: str) -> None:
         path = self.path.partition("?")[0]
         try:
             length = int(self.headers.get("Content-Length") or 0)
             self.body = self.rfile.read(min(length, BODY_LIMIT))
             if path.startswith(GUARDED) and not self.has_key():
                 self.reply(401, {"error": "Unauthorized"})
-            elif path in pages:
-                pages[path]()
-            else:
+            elif path not in ROUTES:
                 self.reply(404, {"detail": "Not Found"})
+            elif method not in ROUTES[path]:
+                self.reply(405, {"detail": "Method Not Allowed"})
+            else:
+                PAGES.get(path, Handler.refuse)(self)
         except BadRequest as refusal:
             self.reply(refusal.status, refusal.document)
         except EngineDeadError as end:
-            self.reply(500, {"error": {"message": str(end), "type": "InternalServerError", "param": None, "code": 500}})
+            self.reply(500, dead(end))
+
+    def refuse(self) -> None:
+        if self.command == "POST":
+            raise BadRequest("the lab's stand-in does not do this")
+        self.reply_bytes(200, b"{}", "application/json")
 
     def has_key(self) -> bool:
         keys = self.server.api_keys
@@ -112,7 +115,14 @@ class Handler(BaseHTTPRequestHandler):
             "root": config.model,
             "parent": None,
         }
-        rows = [{"id": name, **common, "max_model_len": config.max_model_len} for name in config.served_model_name]
+        permission = {
+            "id": f"modelperm-{uuid.uuid4().hex[:16]}", "object": "model_permission", "created": common["created"],
+            "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True,
+            "allow_search_indices": False, "allow_view": True, "allow_fine_tuning": False, "organization": "*",
+            "group": None, "is_blocking": False,
+        }  # fmt: skip
+        length = {"max_model_len": config.max_model_len, "permission": [permission]}
+        rows = [{"id": name, **common, **length} for name in config.served_model_name]
         self.reply(200, {"object": "list", "data": rows})
 
     def complete(self, chat: bool) -> None:
@@ -139,7 +149,7 @@ class Handler(BaseHTTPRequestHandler):
             if request.include_usage:
                 self.event(request.usage_event())
         except EngineDeadError as end:
-            self.event({"error": {"message": str(end), "type": "InternalServerError", "param": None, "code": 500}})
+            self.event(dead(end))
         self.chunk(b"data: [DONE]\n\n")
         self.chunk(b"")
 
@@ -164,12 +174,27 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        status = int(code)
-        words = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 500: "Internal Server Error"}
         client = f"{self.client_address[0]}:{self.client_address[1]}"
-        self.server.log.raw(
-            f'INFO:     {client} - "{self.requestline}" {status} {words.get(status, "Service Unavailable")}'
-        )
+        status = f"{int(code)} {HTTPStatus(int(code)).phrase}"
+        self.server.log.raw(f'INFO:     {client} - "{self.requestline}" {status}')
 
     def log_message(self, format: str, *args: Any) -> None:
         """Only log_request speaks, in uvicorn's form."""
+
+
+def dead(end: EngineDeadError) -> dict[str, Any]:
+    return {"error": {"message": str(end), "type": "InternalServerError", "param": None, "code": 500}}
+
+
+PAGES: dict[str, Callable[[Handler], None]] = {
+    "/health": Handler.health,
+    "/ping": Handler.health,
+    "/metrics": Handler.metrics,
+    "/version": lambda handler: handler.reply(200, {"version": __version__}),
+    "/load": lambda handler: handler.reply(200, {"server_load": 0}),
+    "/is_scaling_elastic_ep": lambda handler: handler.reply(200, {"is_scaling_elastic_ep": False}),
+    "/v1/models": Handler.models,
+    "/v1/chat/completions": lambda handler: handler.complete(chat=True),
+    "/v1/completions": lambda handler: handler.complete(chat=False),
+    "/invocations": lambda handler: handler.complete(chat=True),
+}

@@ -32,20 +32,20 @@ class Config:
     max_num_scheduled_tokens: int
     num_speculative_tokens: int
     capture_sizes: list[int]
-    largest_capture_asked: int
     gpu_memory_utilization: float
     kv_cache_memory_bytes: int | None
+    kv_cache_dtype: str
     block_size: int
     nnodes: int
     node_rank: int
     master_addr: str
     master_port: int
+    timeout_s: int
+    """Of the rendezvous."""
     headless: bool
     images: bool
     autotune: bool
     chat_template_kwargs: dict[str, Any]
-    fingerprint: dict[str, str]
-    """Flags that must be the same on every rank, as text."""
 
 
 def literal_error(model: str, field: str, value: object, choices: tuple[str, ...]) -> ValidationError:
@@ -116,18 +116,6 @@ def engine_config(options: argparse.Namespace) -> Config:
     batched = options.max_num_batched_tokens or 8192
     # tokens that drafts of running sequences may need beside the scheduled ones
     scheduled = batched - seqs * (k - 1) if k else batched
-    own = {
-        "node_rank",
-        "headless",
-        "host",
-        "port",
-        "api_key",
-        "served_model_name",
-        "model_tag",
-        "model",
-        "subparser",
-        "non_default",
-    }
     return Config(
         model=options.model_tag or "Qwen/Qwen3-0.6B",
         revision=options.revision,
@@ -138,17 +126,17 @@ def engine_config(options: argparse.Namespace) -> Config:
         max_num_scheduled_tokens=scheduled,
         num_speculative_tokens=k,
         capture_sizes=capture_sizes(largest),
-        largest_capture_asked=largest,
         gpu_memory_utilization=utilization,
         kv_cache_memory_bytes=options.kv_cache_memory_bytes,
+        kv_cache_dtype=options.kv_cache_dtype,
         block_size=options.block_size or 256,
         nnodes=options.nnodes,
         node_rank=options.node_rank,
         master_addr=options.master_addr,
         master_port=options.master_port,
+        timeout_s=options.distributed_timeout_seconds,
         headless=options.headless,
         autotune=options.enable_flashinfer_autotune is not False,
         images=bool((options.limit_mm_per_prompt or {}).get("image")),
         chat_template_kwargs=options.default_chat_template_kwargs or {},
-        fingerprint={name: repr(value) for name, value in vars(options).items() if name not in own},
     )

@@ -4,22 +4,24 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from . import answers
 from .config import Config
 from .errors import EngineDeadError
-from .log import Log
+from .faults import STEP_S
+from .log import Frame, Voices, trace
 from .metrics import Metrics
 
-STEP_S = 0.01
-"""Time of one decode step. A real pair takes about 57 ms."""
 PREFILL_S_PER_TOKEN = 1 / 20000
-FIRST_TOKEN_S = 0.05
-COLD = (3.0, 2.2, 1.6, 1.25, 1.1)
+FIRST_TOKEN_S = 0.02
+COLD = (2.0, 1.5)
 """Factors on a step for the first requests, which on a real pair fault the experts in from disk."""
 STATS_S = 10.0
+STEP: Frame = ("v1/worker/worker_base.py", 351, "execute_model", "return self.worker.execute_model(scheduler_output)")
+LOOP: Frame = ("v1/engine/core.py", 1224, "run_engine_core", "engine_core.run_busy_loop()")
+OUTPUT: Frame = ("v1/engine/async_llm.py", 660, "output_handler", "outputs = await engine_core.get_output_async()")
 
 
 @dataclass(frozen=True)
@@ -38,27 +40,29 @@ class Usage:
 
 
 class Engine:
-    """Answers requests until it dies. `fault` is changed from outside while it runs."""
+    """Answers requests until it dies. `step` is one forward pass of all ranks; its RuntimeError is the engine's end."""
 
-    def __init__(self, config: Config, pool_tokens: int, log: Log) -> None:
-        self.config, self.pool_tokens, self.log = config, pool_tokens, log
-        self.fault = ""
+    def __init__(self, config: Config, pool_tokens: int, voices: Voices, step: Callable[[], None]) -> None:
+        self.config, self.voices, self.step = config, voices, step
         self.dead = threading.Event()
         self.served = 0
-        blocks = pool_tokens // config.block_size
         self.metrics = Metrics(
             config.served_model_name[0],
             config.num_speculative_tokens,
             {
-                "block_size": str(config.block_size),
-                "gpu_memory_utilization": str(config.gpu_memory_utilization),
-                "num_gpu_blocks": str(blocks),
-                "kv_cache_size_tokens": str(pool_tokens),
+                "block_size": config.block_size,
+                "cache_dtype": config.kv_cache_dtype,
+                "gpu_memory_utilization": config.gpu_memory_utilization,
+                "kv_cache_max_concurrency": round(pool_tokens / config.max_model_len, 2),
+                "kv_cache_memory_bytes": config.kv_cache_memory_bytes,
+                "kv_cache_size_tokens": pool_tokens,
+                "num_gpu_blocks": pool_tokens // config.block_size,
             },
         )
         self._slots = threading.Semaphore(config.max_num_seqs)
         self._seen: set[str] = set()
         self._reported = dict(self.metrics.counters)
+        self._was_busy = False
 
     def generate(self, prompt: str, question: str, answer: answers.Reply, usage: Usage) -> Iterator[Piece]:
         """Step by step, with each step's drafts counted; fills `usage`. EngineDeadError when the engine is dead."""
@@ -69,12 +73,11 @@ class Engine:
             metrics.gauge("num_requests_waiting", -1)
             metrics.gauge("num_requests_running", 1)
             try:
-                while self.fault == "hang-after-ready":
-                    self.rest(1.0)
                 cold = COLD[self.served] if self.served < len(COLD) else 1.0
                 usage.cached_tokens = self.remember(prompt)
                 metrics.count("prompt_tokens", usage.prompt_tokens)
                 self.rest((FIRST_TOKEN_S + (usage.prompt_tokens - usage.cached_tokens) * PREFILL_S_PER_TOKEN) * cold)
+                self.forward()
                 first = time.monotonic()
                 metrics.observe("time_to_first_token_seconds", first - began)
                 yield from self._steps(question, answer, usage, cold)
@@ -91,11 +94,14 @@ class Engine:
     def _steps(self, question: str, answer: answers.Reply, usage: Usage, cold: float) -> Iterator[Piece]:
         k = self.config.num_speculative_tokens
         reasoning, content = list(answer.reasoning), list(answer.content)
-        step = 0
+        step, due = 0, time.monotonic()
         while reasoning or content:
             accepted = answers.accepted(question, step, k)
             if step:
-                self.rest(STEP_S * cold)
+                # against the clock, so that two equal answers take equally long on a busy machine too
+                due += STEP_S * cold
+                self.rest(due - time.monotonic())
+                self.forward()
                 if k:
                     self.metrics.draft(k, accepted)
                 self.metrics.observe("inter_token_latency_seconds", STEP_S * cold)
@@ -122,37 +128,55 @@ class Engine:
 
     def rest(self, seconds: float) -> None:
         """A pause that the engine's death ends."""
-        if self.dead.wait(seconds * float(os.environ.get("LAB_SPEED") or 1)):
-            self.raise_if_dead()
+        self.dead.wait(max(0.0, seconds) * float(os.environ.get("LAB_SPEED") or 1))
+        self.raise_if_dead()
+
+    def forward(self) -> None:
+        """One step of all ranks. A lost one is noticed only here, and is the engine's end."""
+        try:
+            self.step()
+        except RuntimeError as loss:
+            if not self.dead.is_set():
+                where = "multiproc_executor.py:1004"
+                self.voices.worker.error(where, f"WorkerProc hit an exception.\n{trace(loss, STEP)}")
+                self.end(f"Worker failed with error '{loss}', please check the stack trace above for the root cause")
+        self.raise_if_dead()
+
+    def end(self, cause: str) -> None:
+        """The engine is dead, and says why; every request from now on gets EngineDeadError."""
+        self.dead.set()
+        fatal = trace(RuntimeError(cause), LOOP)
+        self.voices.engine.error("core.py:1233", f"EngineCore encountered a fatal error.\n{fatal}")
+        failed = trace(EngineDeadError(), OUTPUT)
+        self.voices.api.error("async_llm.py:704", f"AsyncLLM output_handler failed.\n{failed}")
+
+    def stalls(self) -> None:
+        """All that is said about a rank that stands still."""
+        self.voices.engine.info(
+            "shm_broadcast.py:705",
+            "No available shared memory broadcast block found in 60 seconds. This typically happens when some "
+            "processes are hanging or doing some time-consuming work (e.g. compilation, weight/kv cache quantization).",
+        )
 
     def raise_if_dead(self) -> None:
         if self.dead.is_set():
-            raise EngineDeadError("EngineCore encountered an issue. See stack trace (above) for the root cause.")
+            raise EngineDeadError
 
     def report(self) -> None:
-        """The periodic lines, when anything happened since the last."""
+        """The periodic lines: while requests run, and once after."""
         now, before = dict(self.metrics.counters), self._reported
         self._reported = now
         grown = {name: now[name] - before[name] for name in now}
-        if not grown["generation_tokens"]:
-            return
         gauges = self.metrics.gauges
+        busy = bool(grown["generation_tokens"] or gauges["num_requests_running"])
+        busy, self._was_busy = busy or self._was_busy, busy
+        if not busy:
+            return
         rate = 100 * now["prefix_cache_hits"] / max(now["prefix_cache_queries"], 1)
-        self.log.info(
-            "loggers.py:271",
+        self.voices.api.info(
+            "loggers.py:273",
             f"Engine 000: Avg prompt throughput: {grown['prompt_tokens'] / STATS_S:.1f} tokens/s, "
             f"Avg generation throughput: {grown['generation_tokens'] / STATS_S:.1f} tokens/s, "
             f"Running: {gauges['num_requests_running']:.0f} reqs, Waiting: {gauges['num_requests_waiting']:.0f} reqs, "
             f"GPU KV cache usage: {100 * gauges['kv_cache_usage_perc']:.1f}%, Prefix cache hit rate: {rate:.1f}%",
         )
-        drafts, accepted = grown["spec_decode_num_drafts"], grown["spec_decode_num_accepted_tokens"]
-        drafted = grown["spec_decode_num_draft_tokens"]
-        if drafts:
-            self.log.info(
-                "metrics.py:101",
-                f"SpecDecoding metrics: Mean acceptance length: {1 + accepted / drafts:.2f}, "
-                f"Accepted throughput: {accepted / STATS_S:.2f} tokens/s, "
-                f"Drafted throughput: {drafted / STATS_S:.2f} tokens/s, "
-                f"Accepted: {accepted:.0f} tokens, Drafted: {drafted:.0f} tokens, "
-                f"Avg Draft acceptance rate: {100 * accepted / drafted:.1f}%",
-            )

@@ -24,18 +24,13 @@ class ValidationError(ValueError):
 class EngineDeadError(Exception):
     """The API server's, for every request after the engine's end."""
 
-
-class PeerLostError(RuntimeError):
-    """A rank's connection ended. Never printed under its own name: each side says it in its own words."""
-
-    def __init__(self, rank: int, ip: str) -> None:
-        super().__init__(f"rank {rank}, ip={ip}")
-        self.rank, self.ip = rank, ip
+    def __init__(self) -> None:
+        super().__init__("EngineCore encountered an issue. See stack trace (above) for the root cause.")
 
 
 for error, module in (
     (OutOfMemoryError, "torch"),
-    (SafetensorError, "safetensors_rust"),
+    (SafetensorError, "safetensors._safetensors_rust"),
     (DistNetworkError, "torch.distributed"),
     (DistStoreError, "torch.distributed"),
     (ValidationError, "pydantic_core._pydantic_core"),

@@ -2,30 +2,29 @@
 
 die-at-load        traceback and exit code 1 at shard 20
 hang-at-load       nothing more after shard 20
-slow               half a second a shard
-out-of-memory      torch.OutOfMemoryError when the KV pool is made
-memory-held        somebody else holds the GPU's memory: the admission check fails
-hang-after-ready   /health is 200, completions never answer
-die-after-ready    the engine ends a moment after it was ready
+out-of-memory      torch.OutOfMemoryError at the end of the load
+slow               loads and computes SLOW times as slowly
+hang-after-ready   the rank takes no part in any step: requests wait, /health is 200
+die-after-ready    the rank's GPU process ends a moment after it was ready
 """
 
 import json
 import os
 import socket
+import time
 
-NAMES = (
-    "die-at-load", "hang-at-load", "slow", "out-of-memory", "memory-held", "hang-after-ready", "die-after-ready",
-)  # fmt: skip
+NAMES = ("die-at-load", "hang-at-load", "slow", "out-of-memory", "hang-after-ready", "die-after-ready")
 DEFAULT_URL = "http://10.0.2.2:5055/lab/faults"
 TIMEOUT_S = 2.0
 POLL_S = 2.0
 """How often a rank that is ready looks again."""
-DIE_AFTER_S = 2.0
-"""From seeing die-after-ready to the end."""
+SLOW = 20
+STEP_S = 0.004
+"""Time of one decode step. A real pair takes about 57 ms."""
 
 
 def fetch(url: str) -> bytes:
-    """The body behind an http URL. By hand: the standard client takes a second to import on an emulated CPU."""
+    """The body behind an http URL. By hand: the standard client takes long to import."""
     host, _, path = url.removeprefix("http://").partition("/")
     name, _, port = host.partition(":")
     with socket.create_connection((name, int(port or 80)), timeout=TIMEOUT_S) as sock:
@@ -34,13 +33,33 @@ def fetch(url: str) -> bytes:
             return reply.read().partition(b"\r\n\r\n")[2]
 
 
-def fault_of(rank: int) -> str:
-    """The rank's fault, or an empty string: also when nobody answers and for a name that is none of ours."""
-    url = os.environ.get("LAB_FAULTS_URL", DEFAULT_URL)
-    if not url:
-        return ""
-    try:
-        name = json.loads(fetch(url)).get(str(rank), "")
-    except (OSError, ValueError, AttributeError):
-        return ""
-    return name if name in NAMES else ""
+def pause(seconds: float) -> None:
+    time.sleep(seconds * float(os.environ.get("LAB_SPEED") or 1))
+
+
+class Fault:
+    """One rank's fault as last seen."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank, self.name = rank, ""
+
+    def look(self) -> str:
+        """The fault now, or an empty string: also when nobody answers and for a name that is none of ours."""
+        self.name = ""
+        if url := os.environ.get("LAB_FAULTS_URL", DEFAULT_URL):
+            try:
+                name = json.loads(fetch(url)).get(str(self.rank), "")
+            except (OSError, ValueError, AttributeError):
+                return ""
+            self.name = name if name in NAMES else ""
+        return self.name
+
+    def pause(self, seconds: float) -> None:
+        pause(seconds * (SLOW if self.name == "slow" else 1))
+
+    def work(self) -> None:
+        """The rank's part of one step, which costs time only with a fault."""
+        while self.name == "hang-after-ready":
+            time.sleep(0.1)
+        if self.name == "slow":
+            pause(STEP_S * SLOW)

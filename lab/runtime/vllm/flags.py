@@ -12,7 +12,11 @@ from typing import Any, NoReturn
 
 from . import __version__
 
-KV_CACHE_DTYPES = ("auto", "bfloat16", "fp8", "fp8_ds_mla", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "nvfp4", "nvfp4_ds_mla")
+KV_CACHE_DTYPES = (
+    "auto", "bfloat16", "float16", "fp8", "fp8_ds_mla", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_per_token_head",
+    "int4_per_token_head", "int8_per_token_head", "nvfp4", "nvfp4_ds_mla", "turboquant_3bit_nc", "turboquant_4bit_nc",
+    "turboquant_k3v4_nc", "turboquant_k8v4",
+)  # fmt: skip
 """vLLM's choices, and nvfp4_ds_mla, which the image's overlay adds."""
 MOE_BACKENDS = (
     "auto", "aiter", "cutlass", "deep_gemm", "flashinfer_b12x", "flashinfer_cutedsl", "flashinfer_cutlass",
@@ -114,6 +118,7 @@ def serve_parser(parser: argparse.ArgumentParser) -> None:
     add("--node-rank", type=int, default=0)
     add("--master-addr", default="127.0.0.1")
     add("--master-port", type=int, default=29501)
+    add("--distributed-timeout-seconds", type=int, default=600)
     add("--headless", action="store_true")
 
 
@@ -121,7 +126,8 @@ def parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
     """The whole command's parser, and the one of `serve`."""
     top = Parser(prog="vllm", description="vLLM CLI")
     top.add_argument("-v", "--version", action="version", version=__version__)
-    serve = top.add_subparsers(dest="subparser", parser_class=Parser).add_parser(
+    commands = "{chat,complete,serve,launch,bench,collect-env,run-batch}"
+    serve = top.add_subparsers(dest="subparser", parser_class=Parser, metavar=commands).add_parser(
         "serve", usage="vllm serve [model_tag] [options]", prog="vllm serve"
     )
     serve_parser(serve)

@@ -1,7 +1,7 @@
-"""Ranks that have met: the connections between them, what they wait for together, and the news that one is gone.
+"""Ranks that have met: the connections between them, and what they do together.
 
-Messages are JSON, one a line. A heartbeat runs on every connection, so the end of a process is seen at once, and a
-machine that vanished after SILENCE_S.
+Messages are JSON, one a line. As with the real engine nobody asks how the others are: the end of a process is noticed
+by its closed connection, and a rank that stands still or lost its cable makes the others wait.
 """
 
 import contextlib
@@ -12,20 +12,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .errors import PeerLostError
-
-BEAT_S = 1.0
-SILENCE_S = 20.0
-"""A peer that says nothing for so long is lost: its machine is gone, or the cable."""
+STALL_S = 60.0
+"""How long a step may take before the engine says a word about it, and goes on waiting."""
 
 
 class Line:
     """One connection between two ranks."""
 
-    def __init__(self, sock: socket.socket, rank: int, ip: str, silence_s: float = SILENCE_S) -> None:
-        sock.settimeout(silence_s)
+    def __init__(self, sock: socket.socket, rank: int, ip: str, timeout_s: float | None = None) -> None:
+        sock.settimeout(timeout_s)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock, self.rank, self.ip = sock, rank, ip
+        self.port = sock.getpeername()[1]
         self.reader = sock.makefile("rb")
         self._sending = threading.Lock()
 
@@ -61,23 +59,26 @@ class Group:
 
     def __init__(self, rank: int, lines: list[Line]) -> None:
         self.rank, self.lines = rank, lines
-        self.lost: PeerLostError | None = None
-        self.on_loss: Callable[[PeerLostError], None] | None = None
-        self.when_closed: Callable[[], None] | None = None
+        self.lost: RuntimeError | None = None
+        self.work: Callable[[], None] = lambda: None
+        """This rank's part of a step."""
+        self.on_stall: Callable[[], None] = lambda: None
+        self.when_closed: Callable[[], None] = lambda: None
         self._changed = threading.Condition()
+        self._stepping = threading.Lock()
+        self._steps = 0
         self._arrived: dict[str, dict[int, Any]] = {}
         self._released: dict[str, dict[str, Any]] = {}
-        self._over = threading.Event()
         self._threads = [threading.Thread(target=self._listen, args=(line,), daemon=True) for line in lines]
-        self._threads += [threading.Thread(target=self._beat, args=(line,), daemon=True) for line in lines]
         for thread in self._threads:
             thread.start()
 
     def barrier(self, name: str, word: Any = None) -> dict[str, Any]:
-        """Wait until every rank is here; each rank's word, by rank as text. PeerLostError when one cannot come."""
+        """Wait until every rank is here; each rank's word, by rank as text. RuntimeError when one cannot come."""
         if self.rank:
             self._send(self.lines[0], at=name, word=word)
-            return self._await(lambda: self._released.get(name))
+            released: dict[str, Any] = self._await(lambda: self._released.get(name))
+            return released
         others = {line.rank for line in self.lines}
         arrived = self._await(
             lambda: self._arrived.get(name, {}) if others <= self._arrived.get(name, {}).keys() else None
@@ -87,19 +88,31 @@ class Group:
             self._send(line, release=name, words=words)
         return words
 
+    def step(self) -> None:
+        """One forward pass, for which rank 0 needs every rank. RuntimeError when one is gone."""
+        with self._stepping:
+            self.work()
+            self._steps += 1
+            name = f"step {self._steps}"
+            for line in self.lines:
+                self._send(line, step=name)
+            self._await(lambda: True if len(self._arrived.get(name, {})) == len(self.lines) else None)
+            self._arrived.pop(name, None)
+
     def close(self) -> None:
         """End every connection on purpose; the peers see a loss, as with the real engine."""
-        self._over.set()
+        with self._changed:
+            self.lost = self.lost or RuntimeError("closed")
         for line in self.lines:
             line.hang_up()
         for thread in self._threads:
             thread.join(1.0)
         for line in self.lines:
             line.close()
-        if self.when_closed:
-            self.when_closed()
+        self.when_closed()
 
-    def _await(self, ready: Callable[[], dict[Any, Any] | None]) -> dict[Any, Any]:
+    def _await(self, ready: Callable[[], Any]) -> Any:
+        began = time.monotonic()
         with self._changed:
             while True:
                 if self.lost:
@@ -107,6 +120,9 @@ class Group:
                 if (value := ready()) is not None:
                     return value
                 self._changed.wait(1.0)
+                if time.monotonic() - began > STALL_S:
+                    began = time.monotonic()
+                    self.on_stall()
 
     def _send(self, line: Line, **message: Any) -> None:
         try:
@@ -118,6 +134,9 @@ class Group:
         try:
             while True:
                 message = line.receive()
+                if "step" in message:
+                    self.work()
+                    line.send(at=message["step"])
                 with self._changed:
                     if "at" in message:
                         self._arrived.setdefault(message["at"], {})[line.rank] = message.get("word")
@@ -127,16 +146,8 @@ class Group:
         except OSError:
             self._lose(line)
 
-    def _beat(self, line: Line) -> None:
-        while not self._over.wait(BEAT_S):
-            self._send(line, beat=time.time())
-
     def _lose(self, line: Line) -> None:
         with self._changed:
-            if self._over.is_set():
-                return
-            self.lost = PeerLostError(line.rank, line.ip)
-            self._over.set()
+            where = "/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547"
+            self.lost = self.lost or RuntimeError(f"[{where}] Connection closed by peer [{line.ip}]:{line.port}")
             self._changed.notify_all()
-        if self.on_loss:
-            self.on_loss(self.lost)

@@ -1,4 +1,4 @@
-"""Log lines as vLLM writes them: `(Worker_TP0 pid=137) INFO 11-30 07:40:12 [module.py:123] text`, on stdout.
+"""Log lines as vLLM writes them: `(Worker_TP0 pid=22) INFO 11-30 07:40:12 [module.py:123] text`, on stdout.
 
 The real engine is several processes and each line begins with its process; here one process speaks for all of them.
 """
@@ -11,14 +11,21 @@ from dataclasses import dataclass
 from typing import TextIO
 
 _writing = threading.Lock()
+PACKAGES = "/usr/local/lib/python3.12/dist-packages/vllm"
+
+Frame = tuple[str, int, str, str]
+"""File below vllm/, line, function and text of a traceback's entry, quoted from a real log."""
 
 
 class Log:
     """The voice of one process of the engine. An empty `name` writes no process in front, as a headless rank does."""
 
     def __init__(self, name: str = "", pid: int = 0, out: TextIO | None = None) -> None:
-        self.prefix = f"({name} pid={pid}) " if name else ""
-        self.out = out
+        self.pid, self.out = pid, out
+        self.rename(name)
+
+    def rename(self, name: str) -> None:
+        self.prefix = f"({name} pid={self.pid}) " if name else ""
 
     def raw(self, text: str) -> None:
         """Lines without level and time: tracebacks, progress bars, uvicorn's."""
@@ -33,20 +40,19 @@ class Log:
     def warning(self, where: str, text: str) -> None:
         self._leveled("WARNING", where, text)
 
-    def error(self, where: str, text: str, cause: BaseException | None = None) -> None:
-        """With a cause, its traceback follows, every line with the same head."""
+    def error(self, where: str, text: str) -> None:
         self._leveled("ERROR", where, text)
-        if cause is not None:
-            for line in trace(cause).split("\n"):
-                self._leveled("ERROR", where, line)
 
     def _leveled(self, level: str, where: str, text: str) -> None:
         head = f"{level} {time.strftime('%m-%d %H:%M:%S')} [{where}]"
         self.raw("\n".join(f"{head} {line}" for line in text.split("\n")))
 
 
-def trace(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error)).rstrip("\n")
+def trace(error: BaseException, *frames: Frame) -> str:
+    """A traceback with the real engine's frames in place of ours."""
+    rows = [f'  File "{PACKAGES}/{file}", line {line}, in {where}\n    {text}' for file, line, where, text in frames]
+    last = "".join(traceback.format_exception_only(error)).rstrip("\n")
+    return "\n".join(["Traceback (most recent call last):", *rows, last])
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,6 @@ class Voices:
     worker: Log
 
     @classmethod
-    def of(cls, headless: bool, node_rank: int, pid: int) -> "Voices":
-        api = Log() if headless else Log("APIServer", pid)
-        return cls(api, Log("EngineCore", pid + 118), Log(f"Worker_TP{node_rank}", pid + 187))
+    def of(cls, headless: bool, pid: int) -> "Voices":
+        """The worker says its place in the group (Worker_TP0) only once there is a group."""
+        return cls(Log("" if headless else "APIServer", pid), Log("EngineCore", pid + 12), Log("Worker", pid + 21))

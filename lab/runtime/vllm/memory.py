@@ -56,12 +56,12 @@ def pool_tokens(kv_bytes: int, num_speculative_tokens: int) -> int:
     return int(kv_bytes / bytes_per_token(num_speculative_tokens))
 
 
-def admission(utilization: float, free_gib: float = FREE_GIB) -> None:
+def admission(utilization: float) -> None:
     """ValueError in vLLM's words when the GPU has less free than the engine wants."""
     wanted = requested_gib(utilization)
-    if free_gib < wanted:
+    if wanted > FREE_GIB:
         raise ValueError(
-            f"Free memory on device cuda:0 ({free_gib:.2f}/{TOTAL_GIB} GiB) on startup is less than desired GPU memory "
+            f"Free memory on device cuda:0 ({FREE_GIB:.2f}/{TOTAL_GIB} GiB) on startup is less than desired GPU memory "
             f"utilization ({utilization}, {wanted:.2f} GiB). Decrease GPU memory utilization or reduce GPU memory used "
             "by other processes."
         )
@@ -78,8 +78,9 @@ def pool_is_enough(kv_bytes: int, max_model_len: int, num_speculative_tokens: in
     if needed > kv_bytes:
         fits = pool_tokens(kv_bytes, num_speculative_tokens)
         raise ValueError(
-            f"To serve at least one request with the models's max seq len ({max_model_len}), ({needed / GIB:.2f} GiB "
+            f"To serve at least one request with the model's max seq len ({max_model_len}), ({needed / GIB:.2f} GiB "
             f"KV cache is needed, which is larger than the available KV cache memory ({kv_bytes / GIB:.2f} GiB). "
             f"Based on the available memory, the estimated maximum model length is {fits}. Try increasing "
-            "`gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine."
+            "`gpu_memory_utilization` (which also controls CPU memory on the CPU backend) or decreasing "
+            "`max_model_len` when initializing the engine."
         )

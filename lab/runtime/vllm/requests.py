@@ -76,9 +76,7 @@ class Request:
                 "role": "assistant",
                 "content": content or None if reasoning else content,
                 "refusal": None,
-                "tool_calls": [],
                 "reasoning": reasoning or None,
-                "reasoning_content": reasoning or None,
             }
             return {**self.head("chat.completion"), "choices": [choice], "usage": self.usage_document()}
         choice["text"] = reasoning + content
@@ -93,7 +91,7 @@ class Request:
             return {**self.head("text_completion"), "choices": [{**choice, "text": reasoning + content}]}
         delta: dict[str, Any] = {}
         if reasoning:
-            delta |= {"reasoning": reasoning, "reasoning_content": reasoning}
+            delta["reasoning"] = reasoning
         if content or not reasoning:
             delta["content"] = content
         return {**self.head("chat.completion.chunk"), "choices": [{**choice, "delta": delta}]}

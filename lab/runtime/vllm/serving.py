@@ -1,22 +1,26 @@
-"""The head, ready: its API serves until SIGTERM or until the engine ends."""
+"""Ranks that are ready. The head's API serves until SIGTERM or until the engine ends; a worker waits for SIGTERM.
+
+Both end with exit code 0 whatever the cause, so 0 is not health. Nobody looks after the other rank: a head learns of a
+lost worker from its next step, a worker never learns of a lost head.
+"""
 
 import argparse
 import os
 import signal
 import threading
 import time
+from typing import NoReturn
 
-from .api import Server
+from .api import ROUTES, Server
 from .engine import STATS_S, Engine
-from .errors import EngineDeadError
-from .faults import DIE_AFTER_S, POLL_S, fault_of
+from .faults import POLL_S, pause
 from .log import Log, Voices
-from .startup import cancelled, worker_died
+from .startup import worker_exits, worker_is_ended
 from .worker import Worker
 
-DEATH_S = 5.0
-"""How long a dead engine's API still answers, with 503."""
-TICK_S = 0.25
+WATCHDOG_S = 5.0
+"""How long a dead engine's API answers with 503 when no request runs into its end."""
+TICK_S = 0.1
 
 
 def bind(options: argparse.Namespace, log: Log) -> Server:
@@ -26,55 +30,69 @@ def bind(options: argparse.Namespace, log: Log) -> Server:
     return Server(options.host or "0.0.0.0", options.port, keys, options.enable_prompt_tokens_details, log)
 
 
-def run(server: Server, worker: Worker, pool: int, voices: Voices) -> int:
-    """0 after SIGTERM; 1 when the engine died, after a while of 503. Does not return."""
-    engine = Engine(worker.config, pool, voices.api)
-    engine.fault = worker.fault
-    group = worker.started_group
-    wake, told = threading.Event(), threading.Event()
+def told_to_end() -> threading.Event:
+    """Set by SIGTERM from now on."""
+    told = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: told.set())
+    return told
 
-    def stop(*_: object) -> None:
-        told.set()
-        wake.set()
 
-    signal.signal(signal.SIGTERM, stop)
-    group.on_loss = lambda loss: wake.set()
+def died(worker: Worker, voices: Voices) -> None:
+    """An executor's words about its own GPU process."""
+    voice = voices.api if worker.config.headless else voices.engine
+    name = f"VllmWorker-{worker.config.node_rank}"
+    voice.error("multiproc_executor.py:284", f"Worker proc {name} died unexpectedly, shutting down executor.")
+    worker_exits(voices, worker.config.headless)
+
+
+def wait_for_orders(worker: Worker, voices: Voices) -> NoReturn:
+    """A headless rank: silent until SIGTERM or the end of its own GPU process."""
+    told = told_to_end()
+    while not told.wait(POLL_S):
+        if worker.fault.look() == "die-after-ready":
+            died(worker, voices)
+            worker.leave(0)
+    worker_is_ended(voices, serves=True)
+    worker.leave(0)
+
+
+def run(server: Server, worker: Worker, pool: int, voices: Voices) -> NoReturn:
+    """The head, from its first request to its end."""
+    group, told = worker.started_group, told_to_end()
+    engine = Engine(worker.config, pool, voices, group.step)
+    group.on_stall = engine.stalls
     open_for_clients(server, engine, voices.api)
     polled = reported = time.monotonic()
-    while not told.is_set():
-        wake.wait(TICK_S)
+    while not told.wait(TICK_S) and not engine.dead.is_set():
         now = time.monotonic()
-        if group.lost:
-            worker_died(group.lost, voices)
-            return end(engine, cancelled(group.lost), worker, voices)
         if now - polled >= POLL_S:
             polled = now
-            engine.fault = fault_of(worker.config.node_rank)
-            if engine.fault == "die-after-ready" and not wake.wait(DIE_AFTER_S):
-                illegal = RuntimeError("CUDA error: an illegal memory access was encountered")
-                return end(engine, illegal, worker, voices)
+            if worker.fault.look() == "die-after-ready":
+                died(worker, voices)
+                engine.end("Executor failed.")
+                pause(WATCHDOG_S)
         if now - reported >= STATS_S:
             reported = now
             engine.report()
-    voices.api.raw("INFO:     Shutting down")
-    voices.api.raw("INFO:     Waiting for application shutdown.\nINFO:     Application shutdown complete.")
-    return worker.leave(0)
+    api = voices.api
+    if told.is_set():
+        api.info("launcher.py:100", "[shutdown] API server: shutdown triggered")
+        api.info("launcher.py:116", "[shutdown] API server: stopping engine client mode=abort timeout=0s")
+    else:
+        voices.engine.info("multiproc_executor.py:426", "[shutdown] Executor: waiting for worker exit count=1")
+        pause(1.0)
+    api.raw("INFO:     Shutting down\nINFO:     Waiting for application shutdown.")
+    api.raw(f"INFO:     Application shutdown complete.\nINFO:     Finished server process [{os.getpid()}]")
+    worker.leave(0)
 
 
 def open_for_clients(server: Server, engine: Engine, api: Log) -> None:
     host, port = server.server_address[:2]
-    api.info("api_server.py:583", "Supported tasks: ['generate']")
-    api.info("api_server.py:587", f"Starting vLLM server on http://{host!s}:{port}")
-    api.raw(f"INFO:     Started server process [{os.getpid()}]\nINFO:     Waiting for application startup.")
+    api.info("api_server.py:612", "Supported tasks: ['generate']")
+    api.info("api_server.py:616", f"Starting vLLM server on http://{host!s}:{port}")
+    api.info("launcher.py:37", "Available routes are:")
+    for path, methods in ROUTES.items():
+        api.info("launcher.py:46", f"Route: {path}, Methods: {methods}")
     server.open(engine)
+    api.raw(f"INFO:     Started server process [{os.getpid()}]\nINFO:     Waiting for application startup.")
     api.raw("INFO:     Application startup complete.")
-
-
-def end(engine: Engine, cause: BaseException, worker: Worker, voices: Voices) -> int:
-    """The engine is dead: its traceback, then an API server that answers 503 for DEATH_S."""
-    engine.dead.set()
-    voices.engine.error("core.py:1383", "EngineCore encountered a fatal error.", cause)
-    issue = EngineDeadError("EngineCore encountered an issue. See stack trace (above) for the root cause.")
-    voices.api.error("async_llm.py:746", "AsyncLLM output_handler failed.", issue)
-    time.sleep(float(os.environ.get("LAB_DEATH_S") or DEATH_S))
-    return worker.leave(1)

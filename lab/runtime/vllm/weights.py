@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import SafetensorError
+from .models.deepseek_v4.nvidia.model import DeepseekV4ForCausalLM
 
 INDEX = "model.safetensors.index.json"
 HEADER_LIMIT = 100_000_000
@@ -74,33 +75,39 @@ def open_checkpoint(model: str, revision: str | None) -> Checkpoint:
 def read_header(file: Path) -> dict[str, Any]:
     """Tensors of one shard: name -> dtype, shape, data_offsets.
 
-    FileNotFoundError for a missing file or a dangling link, SafetensorError for a truncated one; both name it.
+    FileNotFoundError for a missing file or a dangling link, SafetensorError, which names no file, for a truncated one.
     """
     if not file.is_file():
         raise FileNotFoundError(f"No such file or directory: {str(file)!r}")
     size = file.stat().st_size
     with file.open("rb") as content:
         length = int.from_bytes(content.read(8), "little")
-        if size < 8 or length > size - 8:
-            raise SafetensorError(f"Error while deserializing header: header too small or incomplete metadata: {file}")
-        if length > HEADER_LIMIT:
-            raise SafetensorError(f"Error while deserializing header: header too large: {file}")
-        try:
-            header: dict[str, Any] = json.loads(content.read(length))
-        except ValueError:
-            raise SafetensorError(f"Error while deserializing header: invalid JSON in header: {file}") from None
+        fault = (
+            "header too small" if size < 8
+            else "header too large" if length > HEADER_LIMIT
+            else "invalid header length" if length > size - 8
+            else ""
+        )  # fmt: skip
+        header: dict[str, Any] = {}
+        if not fault:
+            try:
+                header = json.loads(content.read(length))
+            except ValueError:
+                fault = "invalid JSON in header"
     header.pop("__metadata__", None)
-    end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
-    if end != size - 8 - length:
-        raise SafetensorError(
-            f"Error while deserializing header: incomplete metadata, file not fully covered: {file} "
-            f"has {size - 8 - length} bytes of data, its header names {end}"
-        )
+    if not fault and max((entry["data_offsets"][1] for entry in header.values()), default=0) != size - 8 - length:
+        fault = "incomplete metadata, file not fully covered"
+    if fault:
+        raise SafetensorError(f"Error while deserializing header: {fault}")
     return header
 
 
 def load_shard(checkpoint: Checkpoint, shard: str) -> None:
-    """Read one shard's header and compare it with the index. KeyError names a tensor that is not in it."""
+    """Read one shard's header, compare it with the index, and take its tensors in.
+
+    KeyError names a tensor that is not in it; the model's own errors are about one that it has no place for.
+    """
     held = read_header(checkpoint.folder / shard)
     if absent := sorted(checkpoint.shards[shard] - held.keys()):
         raise KeyError(f"{absent[0]} ({shard} does not have it, the index says it does)")
+    DeepseekV4ForCausalLM.load_weights(held)
