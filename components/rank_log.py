@@ -8,26 +8,36 @@ from collections import deque
 from dataclasses import dataclass, field
 
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+START = re.compile(r"spark: rank \d+ starts")
 PHASES: list[tuple[re.Pattern[str], str]] = [
-    (re.compile(r"spark: rank \d+ starts"), "proves fabric and checkpoint"),
+    (START, "proves fabric and checkpoint"),
     (re.compile(r"spark: starting the engine"), "starts the engine"),
-    (re.compile(r"headless multiproc executor, with head node address"), "waits at the rendezvous"),
-    (
-        re.compile(r"(?i)waiting for .*(rendezvous|ranks|peers)|init_process_group|rank \d+ in world size"),
-        "meets the other ranks",
-    ),
+    # printed just before a rank waits, on every rank
+    (re.compile(r"world_size=\d+ rank=\d+ local_rank=\d+ distributed_init_method="), "waits at the rendezvous"),
+    (re.compile(r"rank \d+ in world size"), "has met the other ranks"),
+    # only rank 0 counts its shards
+    (re.compile(r"Loading model from scratch|Starting to load model"), "loads shards"),
     (re.compile(r"Loading safetensors checkpoint shards:.*?(\d+)/(\d+)"), "loads shards"),
-    (re.compile(r"Loading (?:weights|drafter).* took"), "has loaded its shards"),
+    (re.compile(r"Loading weights took"), "has loaded its shards"),
     (re.compile(r"Model loading took"), "profiles memory"),
-    (re.compile(r"(?i)(running|starting) flashinfer autotune|\[autotuner\]|autotuning process"), "tunes kernels"),
-    (re.compile(r"Available KV cache memory"), "sizes the KV pool"),
-    (re.compile(r"Capturing CUDA graphs?.*?(\d+)/(\d+)"), "captures graphs"),
-    (re.compile(r"Graph capturing finished|init engine .* took"), "has captured its graphs"),
+    (
+        re.compile(r"Available KV cache memory|memory for KV Cache as specified|Explicitly set .* for KV"),
+        "sizes the KV pool",
+    ),
+    (re.compile(r"(?i)\[autotuner\]|autotuning process"), "tunes kernels"),
+    (re.compile(r"Capturing (?:\w+ )?CUDA graphs?.*?(\d+)/(\d+)"), "captures graphs"),
+    (re.compile(r"Graph capturing finished"), "has captured its graphs"),
+    (re.compile(r"init engine .* took"), "starts the API"),
     (re.compile(r"Application startup complete"), "serves"),
 ]
-KV_MEMORY = re.compile(r"Available KV cache memory: ([\d.]+) GiB")
+KV_MEMORY = re.compile(
+    r"Available KV cache memory: ([\d.]+) GiB|reserved ([\d.]+) GiB memory for KV Cache|Explicitly set \(([\d.]+)/"
+)
+"""As found by profiling; as kv_cache_memory_bytes says, on a GPU and on a CPU."""
 KV_TOKENS = re.compile(r"GPU KV cache size: ([\d,]+) tokens")
 CONCURRENCY = re.compile(r"Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x")
+ERROR = re.compile(r"(?:\(\w+ pid=\d+\) )*(?:ERROR \S+ \S+ \[\S+\] )?((?:\w+\.)*\w*(?:Error|Exception): .+)")
+"""The last line of a Python traceback, as each of the engine's processes prints it."""
 KEPT_LINES = 400
 """Enough for the cause above vLLM's tracebacks, which every process of a failing rank prints in turn."""
 
@@ -45,6 +55,8 @@ class RankLog:
     kv_tokens: int | None = None
     context_tokens: int | None = None
     max_concurrency: float | None = None
+    first_error: str | None = None
+    """The first exception of this start; the ones after it are its consequences, also on the other ranks."""
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
 
     def feed(self, line: str) -> bool:
@@ -52,9 +64,15 @@ class RankLog:
         line = ANSI.sub("", line).rstrip()
         if not line:
             return False
+        if START.search(line):
+            # the same container was started again: what it said before is not about this start
+            self.first_error, self.serves = None, False
+            self.tail.clear()
         self.tail.append(line)
+        if self.first_error is None and (match := ERROR.match(line)):
+            self.first_error = match[1]
         if match := KV_MEMORY.search(line):
-            self.kv_memory_gib = float(match[1])
+            self.kv_memory_gib = float(match[match.lastindex or 1])
         if match := KV_TOKENS.search(line):
             self.kv_tokens = int(match[1].replace(",", ""))
         if match := CONCURRENCY.search(line):

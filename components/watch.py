@@ -121,14 +121,23 @@ def failure(ranks: list[Watched], first: Watched, elapsed_s: float, what: str | 
     parts = [f"{headline}, {elapsed_s:.0f} s after the start"]
     for rank in ranks:
         parts.append(f"--- {rank.role}: {rank.ended}; its last lines:")
-        parts += [f"    {line}" for line in list(rank.log.tail)[-SHOWN_LINES:]] or ["    (no line)"]
+        shown = list(rank.log.tail)[-SHOWN_LINES:]
+        cause = rank.log.first_error
+        if cause and not any(cause in line for line in shown):
+            parts.append(f"    first error: {cause}")
+        parts += [f"    {line}" for line in shown] or ["    (no line)"]
     ordered = [first, *(rank for rank in ranks if rank is not first)]
-    known = explain([headline, *(line for rank in ordered for line in [*rank.log.tail, rank.ended])])
+    known = explain([headline, *(line for rank in ordered for line in said(rank))])
     if known:
         parts += [f"what this means: {known.cause}", f"way out: {known.fix}"]
     else:
         parts.append("no row of docs/troubleshooting.md fits: read the lines above; pulumi up starts both ranks anew")
     return StartFailed("\n".join(parts))
+
+
+def said(rank: Watched) -> list[str]:
+    """All that a rank and Docker tell of its end."""
+    return [*([rank.log.first_error] if rank.log.first_error else []), *rank.log.tail, rank.ended]
 
 
 class Watch:

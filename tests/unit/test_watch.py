@@ -13,6 +13,7 @@ from components import watch
 from components.ssh import Resolved, Target
 from components.watch import Event, Probe, StartFailed, Watch, Watched, follow, inspect
 from tests.unit.executables import Recorder
+from tests.unit.test_rank_log import LOST_WORKER
 
 RUNNING = {"Running": True, "ExitCode": 0, "FinishedAt": "0001-01-01T00:00:00Z"}
 RESOLVED = Resolved("203.0.113.7", "ops", 22, [], [], multiplexed=True)
@@ -202,6 +203,28 @@ def test_only_the_last_lines_are_shown_but_all_that_are_kept_are_read(pair: Pair
     lines = pair.failure()
     assert [line for line in lines if "frame" in line] == [f"      frame {number}" for number in range(88, 100)]
     assert any(line.startswith("what this means: The image's vLLM does not know the flag") for line in lines)
+
+
+def test_a_head_that_lost_its_worker_is_a_failure_although_it_ended_with_0(pair: Pair):
+    """The real engine's exit code; the first exception stands above the last lines, its consequences among them."""
+    pair.states["head"] = {**RUNNING, "Running": False, "ExitCode": 0, "FinishedAt": "2026-12-01T01:13:14Z"}
+    pair.tell(*[(pair.head, line) for line in LOST_WORKER])
+    pair.tell(*[(pair.head, f"(APIServer pid=1) INFO 12-01 [core_client.py:{n}] [shutdown]") for n in range(12)])
+    pair.tell((pair.head, None))
+    lines = pair.failure()
+    assert lines[0].startswith("head's rank ended with exit code 0, ")
+    assert lines[2] == (
+        "    first error: RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] "
+        "Connection closed by peer [192.168.100.2]:49283"
+    )
+    assert any(line.startswith("what this means: A rank lost its peer") for line in lines)
+
+
+def test_a_first_exception_that_the_kept_lines_lost_is_explained_all_the_same(pair: Pair):
+    pair.states["head"] = {**RUNNING, "Running": False, "ExitCode": 1}
+    pair.tell((pair.head, "torch.OutOfMemoryError: CUDA out of memory.\n"))
+    pair.tell(*[(pair.head, f"  frame {number}\n") for number in range(1000)], (pair.head, None))
+    assert any(line.startswith("what this means: Something else holds unified memory") for line in pair.failure())
 
 
 def test_the_limit_names_the_phase_and_calls_nothing_ended(pair: Pair):
