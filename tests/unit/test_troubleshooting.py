@@ -35,6 +35,10 @@ SEEN = {
         "KeyError: 'model.layers.43.mtp_block.main_norm.weight'",
         "dispatch_scaled_mm, scaled_mm_helper.hpp:17",
     ],
+    "The engine has no place for a tensor of the checkpoint": [
+        "ValueError: There is no module or parameter named 'vision' in DeepseekV4ForCausalLM. The available parameters",
+        "KeyError: 'layers.9.ffn.gate.bias_vl'",
+    ],
     "A worker loses its NFS mount, or cannot mount the head's export": [
         # field report E9
         "OSError: [Errno 116] Stale file handle: '/cache/huggingface/hub/models--x/snapshots/y/model-1.safetensors'",
@@ -44,7 +48,8 @@ SEEN = {
     "A shard, the index or the prompt encoder is missing, short, or a dangling link": [
         "spark: error: the checkpoint is not whole: model-00007-of-00048.safetensors is missing: pulumi up fetches it",
         "spark: error: encoding/encoding_dsv4.py is missing in the snapshot: pulumi up fetches it",
-        "safetensors_rust.SafetensorError: Error while deserializing header: incomplete metadata",
+        "safetensors._safetensors_rust.SafetensorError: Error while deserializing header: incomplete metadata, file "
+        "not fully covered",
         "FileNotFoundError: No such file or directory: /cache/huggingface/hub/model-00001-of-00048.safetensors",
     ],
     "The engine looks for a file on the hub and may not": [
@@ -87,6 +92,10 @@ SEEN = {
         "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051)",
         "was killed for lack of memory",
     ],
+    '"To serve at least one request with the model\'s max seq len ..."': [
+        "ValueError: To serve at least one request with the model's max seq len (8192), (0.0 GiB KV cache is needed",
+        "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`",
+    ],
     "A node answers ping but not SSH": [
         # seed: howtospark, "pingable but SSH-dead"
         "cannot be seen any more: the node does not answer any more",
@@ -97,18 +106,18 @@ SEEN = {
         "torch.distributed.DistNetworkError: The client socket has timed out after 600000ms while trying to connect "
         "to (198.51.100.1, 25000).",
     ],
-    '"RuntimeError: cancelled" in shm_broadcast, "Engine core initialization failed", or a worker proc that died': [
+    '"Connection closed by peer", or "RuntimeError: cancelled" in shm_broadcast': [
         # seed: howtospark
         "RuntimeError: cancelled",
-        "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
-        "Worker proc VllmWorker-1 died unexpectedly, shutting down executor.",
+        "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer "
+        "[192.168.100.2]:49283",
+        "Read error [192.168.100.2]:48817: Connection reset by peer",
         "DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed by peer [198.51.100.2].",
         'Failed to check the "should dump" flag on TCPStore, with error: Failed to recv, got 0 bytes. '
         "Connection was likely closed. Did the remote server shutdown or crash?",
     ],
-    "A terminal key error about the API key, or 401": [
+    "A terminal key error about the API key": [
         "the engine is up and refuses our API key: was it started with another one? Change the key and run up",
-        'INFO:     127.0.0.1:1 - "POST /v1/chat/completions HTTP/1.1" 401 Unauthorized',
     ],
 }
 LINES = [(symptom, line) for symptom, lines in SEEN.items() for line in lines]
@@ -136,6 +145,15 @@ def test_a_cause_is_not_hidden_by_the_general_words_that_follow_it(symptom: str)
     assert symptom_of(explain([SEEN[symptom][0], *LAST_WORDS])) == symptom
 
 
+def test_the_words_that_end_every_failed_start_blame_no_peer():
+    """Seen with a refused setting: one rank alone, and the same last words."""
+    lines = [
+        "ValueError: VLLM_PREFIX_CACHE_RETENTION_INTERVAL is set but this model has no sliding-window",
+        *LAST_WORDS,
+    ]
+    assert explain(lines) is None
+
+
 def test_memory_that_the_kernel_could_not_register_is_not_blamed_on_the_gid_index():
     """A19: NCCL words both as a system error."""
     lines = [
@@ -151,6 +169,8 @@ def test_the_lines_of_a_healthy_start_explain_nothing():
         "spark: prompt encoder of the snapshot is /usr/local/lib/python3.12/dist-packages/vllm/tokenizers/x.py",
         "spark: checkpoint deepseek-ai/DeepSeek-V4-Flash-DSpark at 3c5ed1f0: all 48 shards are whole",
         "spark: note: roceP2p1s0f1 port 1, the other half of the QSFP port, could be used too: add it to hca",
+        # somebody's client, not ours
+        'INFO:     127.0.0.1:34278 - "POST /v1/chat/completions HTTP/1.1" 401 Unauthorized',
         # seed: expected, no defect
         "max_num_scheduled_tokens is set to 8180 based on the speculative decoding settings",
     ]
