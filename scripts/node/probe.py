@@ -44,7 +44,7 @@ def complete(inputs: dict[str, Any], prompt: str, max_tokens: int) -> tuple[str,
         answer = json.load(response)
     try:
         message = answer["choices"][0]["message"]
-        text = message.get("content") or message.get("reasoning_content") or message.get("reasoning") or ""
+        text = message.get("content") or message.get("reasoning") or ""
     except (AttributeError, IndexError, KeyError, TypeError):
         raise ValueError(f"the answer to {prompt!r} is no completion: {json.dumps(answer)[:300]}") from None
     if not text.strip():
