@@ -1,9 +1,17 @@
-"""What the stand-in's tests share: a machine in a folder, a small checkpoint, the recipe's arguments."""
+"""What the stand-in's tests share: a machine in a folder, a small checkpoint, the recipe's arguments, two ranks."""
 
+import http.client
 import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from lab.hub.checkpoint import safetensors
+from lab.place import CHECKOUT
 
 V4 = "0000:0000:0000:0000:0000:ffff:7f00:0001"
 LINK_LOCAL = "fe80:0000:0000:0000:0000:0000:0000:0001"
@@ -48,3 +56,82 @@ def checkpoint(folder: Path, shards: int = 3) -> Path:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     (folder / "config.json").write_text(json.dumps({"architectures": ["DeepseekV4ForCausalLM"]}))
     return folder
+
+
+LAUNCH = "from lab.runtime.vllm.main import main; raise SystemExit(main())"
+LIMIT_S = 60
+"""Most seconds that a test waits for a line or an end."""
+
+
+class Pair:
+    """Both ranks' processes and logs."""
+
+    faults_url = ""
+
+    def __init__(self, folder: Path, api: int, master: int) -> None:
+        self.folder, self.api, self.master = folder, api, master
+        self.model = checkpoint(folder / "snapshot")
+        hca(folder / "sys", "rocep1s0f1", {0: (LINK_LOCAL, "RoCE v2"), 3: (V4, "RoCE v2")})
+        self.ranks: dict[int, subprocess.Popen[bytes]] = {}
+        self.more: list[str] = []
+
+    def start(self, rank: int, **variables: str) -> None:
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "VLLM_", "HF_"))},
+            **{"LAB_SYSFS": str(self.folder / "sys"), "LAB_FAULTS_URL": self.faults_url, "LAB_SPEED": "0"},
+            **{"VLLM_HOST_IP": "127.0.0.1", "NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"},
+            **{"NCCL_IB_HCA": "=rocep1s0f1", "NCCL_IB_GID_INDEX": "3", "NCCL_NET": "IB"},
+            **variables,
+        }
+        place = ["--node-rank", str(rank), "--master-port", str(self.master), "--port", str(self.api)]
+        arguments = ["serve", str(self.model), *RECIPE, *place, *self.more, *(["--headless"] if rank else [])]
+        with (self.folder / f"{rank}.log").open("wb") as out:
+            self.ranks[rank] = subprocess.Popen(
+                [sys.executable, "-c", LAUNCH, *arguments], cwd=CHECKOUT, env=environment, stdout=out, stderr=out
+            )
+
+    def shards(self, count: int) -> None:
+        shutil.rmtree(self.model)
+        checkpoint(self.model, count)
+
+    def log(self, rank: int) -> str:
+        return (self.folder / f"{rank}.log").read_bytes().decode()
+
+    def wait_for(self, rank: int, words: str) -> None:
+        for _ in range(LIMIT_S * 50):
+            if words in self.log(rank):
+                return
+            if self.ranks[rank].poll() is not None:
+                break
+            with suppress(subprocess.TimeoutExpired):
+                self.ranks[rank].wait(0.02)
+        raise AssertionError(f"rank {rank} never said {words!r}:\n{self.log(rank)}")
+
+    def code(self, rank: int) -> int:
+        return self.ranks[rank].wait(LIMIT_S)
+
+    def serves(self) -> None:
+        """Both ranks, ready."""
+        self.start(1)
+        self.start(0)
+        self.wait_for(0, "Application startup complete.")
+
+    def ask(self, path: str, timeout_s: float = 20, **body: object) -> tuple[int, str]:
+        """Status and text of a request to the head's API."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.api, timeout=timeout_s)
+        try:
+            connection.request("POST" if body else "GET", path, json.dumps(body) if body else None)
+            reply = connection.getresponse()
+            return reply.status, reply.read().decode()
+        finally:
+            connection.close()
+
+
+def two_ranks(folder: Path, free_port: Callable[[], int]) -> Iterator[Pair]:
+    """The body of a fixture."""
+    made = Pair(folder, free_port(), free_port())
+    yield made
+    for process in made.ranks.values():
+        if process.poll() is None:
+            process.kill()
+        process.wait()

@@ -46,13 +46,7 @@ class Worker:
         fabric.check_interfaces(os.environ, host_ip)
         self.group = group = rendezvous.meet(config, host_ip)
         group.work = self.fault.work
-        if rank == 0:
-            self.log.info("pynccl.py:113", "vLLM is using nccl==2.28.9")
         rows = fabric.check_rdma(os.environ)
-        if os.environ.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE"):
-            devices = " ".join(f"[{number}]{row.port}/RoCE" for number, row in enumerate(rows)) or "Socket"
-            process = f"{socket.gethostname()}:{os.getpid()}:{os.getpid()}"
-            self.log.raw(f"{process} [0] NCCL INFO NET/IB : Using {devices}")
         words = group.barrier("communicator", [str(row.address) for row in rows])
         fabric.check_paths(rows, {other: addresses for other, addresses in words.items() if other != str(rank)})
         group.barrier("connected")
@@ -107,14 +101,11 @@ class Worker:
 
     def _progress(self, done: int, total: int, began: float) -> None:
         # tqdm's line, which only the process of rank 0 prints
-        if self.config.node_rank:
-            return
-        elapsed = time.monotonic() - began
-        rate = done / elapsed if done and elapsed else 0.0
-        rest = clock((total - done) / rate) if rate else "?"
-        speed = f"{rate:5.2f}it/s" if rate else "?it/s"
-        share = f"{100 * done // max(total, 1):3d}% Completed | {done}/{total}"
-        self.log.raw(f"\rLoading safetensors checkpoint shards: {share} [{clock(elapsed)}<{rest}, {speed}]")
+        if self.config.node_rank == 0:
+            elapsed = time.monotonic() - began
+            share = f"{100 * done // max(total, 1):3d}% Completed | {done}/{total}"
+            pace = f"[{int(elapsed) // 60:02d}:{int(elapsed) % 60:02d}<00:00, {done / max(elapsed, 0.01):5.2f}it/s]"
+            self.log.raw(f"\rLoading safetensors checkpoint shards: {share} {pace}")
 
     def kv_bytes(self) -> int:
         """Profile, and say what is left for the KV pool, or what was asked for."""
@@ -154,10 +145,6 @@ class Worker:
                 self.log.raw(f"\r{what}: {share:3d}%|{'█' * (share // 10):<10}| {done}/{total}")
             if done < total:
                 self.fault.pause(GRAPH_S)
-
-
-def clock(seconds: float) -> str:
-    return f"{int(seconds) // 60:02d}:{int(seconds) % 60:02d}"
 
 
 def own_address(config: Config) -> str:
