@@ -4,7 +4,8 @@ Inputs: /opt/spark/start.json (rank, fabric_ip, peer_ips, hca, ifname, gid_index
 encoding_target); the command in argv; its environment, without what only this node knows. An API key is read from
 /run/spark/api_key. Words on stdout, each line starts with `spark: `.
 Exit codes: the engine's own; 2 to 5 and 70 from the GID lookup; 80 the checkpoint is not whole; 81 the encoder is
-missing, or has no place in the image; 127 the engine is not in the image.
+missing, or has no place in the image; 82 the image's lines on reasoning effort are not those that we mend; 127 the
+engine is not in the image.
 
 Another file (patches before the engine, say) becomes a step of main().
 """
@@ -21,12 +22,13 @@ from typing import Any
 
 import sysfs_table
 from checkpoint_files import gaps, snapshot_of
+from effort_edit import FILE, Moved, mend
 from hca_members import Refusal
 from resolve_gid import UNREADABLE, resolve
 
 START = Path(os.environ.get("SPARK_START", "/opt/spark/start.json"))
 KEY = Path(os.environ.get("SPARK_API_KEY_FILE", "/run/spark/api_key"))
-NO_CHECKPOINT, NO_ENCODER, NO_ENGINE = 80, 81, 127
+NO_CHECKPOINT, NO_ENCODER, NO_EFFORTS, NO_ENGINE = 80, 81, 82, 127
 CUDA = "/usr/local/cuda"
 IFNAMES = ("NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
@@ -92,6 +94,21 @@ def set_encoder(start: dict[str, Any], snapshot: Path) -> None:
     say(f"prompt encoder of the snapshot is {target}")
 
 
+def set_efforts(start: dict[str, Any]) -> None:
+    """Reasoning effort as the snapshot's encoder means it; the image knows only an older one's efforts."""
+    file = Path(start["encoding_target"]).with_name(FILE)
+    try:
+        applied = mend(file)
+    except (Moved, OSError, UnicodeError) as error:
+        stop(
+            NO_EFFORTS,
+            f"the reasoning effort in {file} cannot be mended: {error}: low would think like high without a word: "
+            "use the profile's image, this edit is made for it",
+        )
+        raise
+    say(f"reasoning effort in {file}: {'applied' if applied else 'skipped, it is mended already'}")
+
+
 def set_paths(env: MutableMapping[str, str]) -> None:
     before = env.get("PATH", "/usr/bin:/bin")
     env["PATH"] = f"{CUDA}/bin:/usr/local/bin:{before}"
@@ -116,6 +133,7 @@ def main() -> None:
     set_fabric(start, env)
     snapshot = check_checkpoint(start, env)
     set_encoder(start, snapshot)
+    set_efforts(start)
     set_paths(env)
     if start["rank"] == 0:
         set_key(env)

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from tests.unit.node_tree import (
     pair,
 )
 from tests.unit.snapshots import ENCODER, REPO, REVISION, names, snapshot
+from tests.unit.tokenizers import SHIPPED, handed_on
 
 KEY = "sk-0123456789"
 TWIN_ROWS: Rows = {**LOCAL, **both(2, gid_of("203.0.113.1"))}
@@ -46,6 +48,8 @@ class Container:
         self.encoder = folder / "vllm/deepseek_v4_encoding.py"
         self.encoder.parent.mkdir()
         self.encoder.write_text("PROMPT = 3\n")
+        self.efforts = self.encoder.with_name("deepseek_v4.py")
+        self.efforts.write_text(SHIPPED)
         self.hcas = {HCA: Hca(T_HEAD)}
         self.trees = 0
         self.start: dict[str, Any] = {
@@ -114,6 +118,7 @@ def test_the_rank_becomes_the_engine_with_its_command_and_exit_code(container: C
         f"spark: fabric {HCA} on {NETDEV}, GID index 3",
         f"spark: checkpoint {REPO} at 86f746b3: all 3 shards are whole",
         f"spark: prompt encoder of the snapshot is {container.encoder}",
+        f"spark: reasoning effort in {container.efforts}: applied",
         "spark: starting the engine: engine serve owner/name",
         "the engine runs",
     ]
@@ -281,6 +286,36 @@ def test_an_image_without_a_place_for_the_encoder_ends_the_start_in_words(contai
     container.start["encoding_target"] = str(container.folder / "nowhere/encoding.py")
     code, lines = container.refused()
     assert code == 81 and "nowhere/encoding.py" in lines[-1] and "image.encoding_target" in lines[-1]
+
+
+def test_low_no_longer_thinks_like_high_and_a_second_start_says_that_it_is_mended(container: Container):
+    container.started()
+    assert (handed_on(container.efforts, "low"), handed_on(container.efforts, "high")) == (
+        ("thinking", None),
+        ("thinking", "high"),
+    )
+    done = container.run()
+    assert f"spark: reasoning effort in {container.efforts}: skipped, it is mended already" in done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("break_it", "found"),
+    [
+        (lambda file: file.write_text("EFFORTS = {}\n"), 'looked for elif reasoning_effort in ("max", "xhigh"): / '),
+        (lambda file: file.unlink(), "No such file or directory"),
+        (lambda file: file.write_bytes(b"\xff"), "can't decode"),
+    ],
+    ids=["moved", "missing", "no-text"],
+)
+def test_an_image_that_maps_efforts_in_another_way_ends_the_start_in_words(
+    break_it: Callable[[Path], object], found: str, container: Container
+):
+    break_it(container.efforts)
+    code, lines = container.refused()
+    assert code == 82
+    assert lines[-1].startswith(f"spark: error: the reasoning effort in {container.efforts} cannot be mended: ")
+    assert found in lines[-1]
+    assert lines[-1].endswith(": use the profile's image, this edit is made for it")
 
 
 def test_the_head_alone_has_the_key_and_nobody_reads_it_in_argv_or_log(container: Container):
