@@ -110,13 +110,31 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return result
 
 
+def read_profile(name: str) -> tuple[dict[str, Any], str | None]:
+    """A profile's values, and why it cannot start without startup patches, if so."""
+    values: dict[str, Any] = yaml.safe_load((PROFILES_DIR / f"{name}.yaml").read_text())
+    needs_patches = values.pop("needs_patches", None)
+    return values, needs_patches
+
+
 def with_profile(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The stack's values over its profile's, and what is wrong with the choice of profile."""
+    """The stack's values over its profile's, and what is wrong with the name of the profile."""
     name = raw.get("profile")
     if name not in profiles():
         found = "missing" if name is None else f"there is no profile {name!r}"
+        if isinstance(name, int) and not isinstance(name, bool):
+            found += " (YAML takes a bare 0731 for a number: write it in quotes)"
         return dict(raw), [one_line(f"profile: {found}: use one of {', '.join(profiles())}")]
-    return merged(yaml.safe_load((PROFILES_DIR / f"{name}.yaml").read_text()), raw), []
+    return merged(read_profile(name)[0], raw), []
+
+
+def needs_patches(name: object) -> list[str]:
+    """What stops a stack on this profile from starting, as long as no stack can name startup patches."""
+    reasons = {profile: read_profile(profile)[1] for profile in profiles()}
+    if name not in profiles() or not (reason := reasons[str(name)]):
+        return []
+    others = " or ".join(profile for profile, stops in reasons.items() if not stops)
+    return [one_line(f"profile: {name}: {reason}: take {others}")]
 
 
 NO_DIGEST = f"sha256:{0:064d}"
@@ -144,17 +162,19 @@ def with_digest(raw: dict[str, Any], project_dir: Path, *, needed: bool) -> list
 
 
 def load(
-    raw: object, *, has_api_key: bool = False, project_dir: Path = PROJECT_DIR, need_digest: bool = True
+    raw: object, *, has_api_key: bool = False, project_dir: Path = PROJECT_DIR, to_start: bool = True
 ) -> ClusterSettings:
-    """Settings from the parsed value of `spark-stack:cluster`. `need_digest` false is for reading without pulling.
+    """Settings from the parsed value of `spark-stack:cluster`.
+
+    `to_start` false is for a reader that starts nothing: the image may not be built, patches may be missing.
 
     Raises SettingsError with one line a problem, each `path: complaint, way out`.
     """
     if not isinstance(raw, Mapping):
         raise SettingsError(["(top): spark-stack:cluster is missing or no mapping: start from Pulumi.example.yaml"])
     values, profile_problems = with_profile(raw)
-    digest_problems = with_digest(values, project_dir, needed=need_digest)
-    problems = profile_problems + digest_problems
+    digest_problems = with_digest(values, project_dir, needed=to_start)
+    problems = profile_problems + digest_problems + (needs_patches(raw.get("profile")) if to_start else [])
     settings = None
     try:
         settings = ClusterSettings.model_validate(values)

@@ -38,19 +38,19 @@ def test_an_api_key_guards_the_endpoint_and_is_nowhere_to_be_read(stack: Stack) 
 
 
 def test_the_other_recipe_is_another_profile_in_the_stack_file(stack: Stack) -> None:
-    def vision_exp(cluster: dict[str, Any]) -> None:
-        cluster["profile"] = "vision-exp"
+    def text_model(cluster: dict[str, Any]) -> None:
+        cluster["profile"] = "0731"
         del cluster["checkpoint"]["revision"]
 
-    stack.up(vision_exp)
+    stack.up(text_model)
     outputs = stack.outputs()
-    assert outputs["models"] == ["deepseek-v4-flash-vision-exp"]
-    assert outputs["model"]["revision"] == "86f746b36186f0e567729a5c06a8c918caba82a9"
+    assert outputs["models"] == ["deepseek-v4-flash-0731"]
+    assert outputs["model"]["revision"] == "9e165c30e2704aec5d9d593cce3eebd58bbef1cb"
     assert outputs["checkpoint"] == {"head": True, "worker": True}
     log = on("head", "docker logs spark-dev-rank0 2>&1")
     assert f"GPU KV cache size: {outputs['kv_pool']['kv_tokens']:,} tokens" in log
     served = requests.get(f"{API}/v1/models", timeout=60).json()["data"]
-    assert served[0]["id"] == "deepseek-v4-flash-vision-exp"
+    assert served[0]["id"] == "deepseek-v4-flash-0731"
     both = on("worker", "ls ~/.cache/huggingface/hub | grep -c models--deepseek-ai").strip()
     assert both == "2", "the checkpoint of the other profile is kept"
 

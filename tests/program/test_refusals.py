@@ -40,6 +40,18 @@ def test_a_key_of_the_stack_that_nothing_reads_is_refused_beside_other_mistakes(
     assert API_KEY not in "".join(lines)
 
 
+def test_vision_exp_is_refused_before_anything_is_declared(run_program: Runner):
+    def change(cluster: dict[str, Any]) -> None:
+        cluster["profile"] = "vision-exp"
+        cluster["engine"]["port"] = "x"
+
+    lines, _ = run_program.refused("dev", change)
+    assert lines[0] == "the settings of this stack were refused:"
+    assert lines[1].startswith("  profile: vision-exp: the pinned image cannot load this checkpoint")
+    assert lines[1].endswith(": take 0731 or dspark")
+    assert lines[2:] == ["  engine/port: must be a whole number, found 'x'"]
+
+
 def test_an_open_api_without_a_key_is_refused_and_with_one_declared(run_program: Runner):
     def change(cluster: dict[str, Any]) -> None:
         cluster["engine"].update(host="0.0.0.0", allow_unauthenticated_lan=False)

@@ -109,18 +109,18 @@ SINGLE_MISTAKES: list[tuple[Mapping[str, Any], str]] = [
         node(1, ssh="ops@spark-a.example.net"),
         "nodes: two nodes have ssh ops@spark-a.example.net: each Spark needs its own",
     ),
-    ({"nodes": [*NODES, THIRD]}, "nodes: 3 nodes, but profile vision-exp is tested with 2: list 2"),
+    ({"nodes": [*NODES, THIRD]}, "nodes: 3 nodes, but profile 0731 is tested with 2: list 2"),
     ({"nodes": []}, "nodes: must have at least 2 items, not 0, found []"),
     ({"nodes": {}}, "nodes: must be a list, found {}"),
     ({"nodes": [NODES[0], "b"]}, "nodes/1: must be a mapping, found 'b'"),
-    ({"profile": "dsparkk"}, "profile: there is no profile 'dsparkk': use one of dspark, vision-exp"),
-    ({"profile": None}, "profile: missing: use one of dspark, vision-exp"),
-    ({"profile": ["dspark"]}, "profile: there is no profile ['dspark']: use one of dspark, vision-exp"),
+    ({"profile": "dsparkk"}, "profile: there is no profile 'dsparkk': use one of 0731, dspark, vision-exp"),
+    ({"profile": None}, "profile: missing: use one of 0731, dspark, vision-exp"),
+    ({"profile": ["dspark"]}, "profile: there is no profile ['dspark']: use one of 0731, dspark, vision-exp"),
     # the engine
     (
         engine(num_speculative_tokens=7),
         "engine/num_speculative_tokens: 7 does not suit this checkpoint's drafter "
-        "(drafts are cut or rarely accepted): use 6",
+        "(drafts are cut or rarely accepted): use 5",
     ),
     (
         engine(draft_sample_method='greedy","x":"y'),

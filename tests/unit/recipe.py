@@ -160,6 +160,22 @@ VISION_WORKER = [
     *("--master-port", "25000"),
     "--headless",
 ]
+
+
+def on_text_model(argv: list[str]) -> list[str]:
+    """The command of Vision-Exp on the recipe's text model, 0731: k = 5 with its capture size, and no images."""
+    other = {
+        "deepseek-ai/DeepSeek-V4-Flash-Vision-Exp": "deepseek-ai/DeepSeek-V4-Flash-0731",
+        "86f746b36186f0e567729a5c06a8c918caba82a9": "9e165c30e2704aec5d9d593cce3eebd58bbef1cb",
+        "deepseek-v4-flash-vision-exp": "deepseek-v4-flash-0731",
+        "48": "40",
+    }
+    images = argv.index("--limit-mm-per-prompt")
+    words = [other.get(word, word) for word in argv[:images] + argv[images + 2 :]]
+    return [word.replace('"num_speculative_tokens":6', '"num_speculative_tokens":5') for word in words]
+
+
+TEXT_HEAD, TEXT_WORKER = on_text_model(VISION_HEAD), on_text_model(VISION_WORKER)
 BOTH_RANKS = {
     # hub
     "HF_HOME": "/cache/huggingface",

@@ -12,7 +12,7 @@ NODES: list[dict[str, Any]] = [
 ]
 
 
-def raw(profile: str = "vision-exp", change: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def raw(profile: str = "0731", change: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The value of `spark-stack:cluster`: two nodes and a profile, `change` merged over them."""
     smallest: dict[str, Any] = {"profile": profile, "nodes": [dict(node) for node in NODES]}
     if profile == "dspark":
@@ -25,5 +25,6 @@ def node(rank: int, **values: Any) -> dict[str, Any]:
     return {"nodes": [{**item, **values} if number == rank else dict(item) for number, item in enumerate(NODES)]}
 
 
-def cluster(profile: str = "vision-exp", change: Mapping[str, Any] | None = None) -> ClusterSettings:
-    return load(raw(profile, change))
+def cluster(profile: str = "0731", change: Mapping[str, Any] | None = None) -> ClusterSettings:
+    """Settings of that pair; a profile that is refused without patches is read all the same, for its commands."""
+    return load(raw(profile, change), to_start=False)

@@ -16,7 +16,7 @@ NEEDED = {
     "our_folder": ["our_folder"],
     "put_secret": ["our_folder", "put_secret"],
     "pull_image": ["docker_socket", "our_folder", "pull_image"],
-    "rank": ["gid_table", "sysfs_table", "checkpoint_files", "hca_members", "resolve_gid", "rank"],
+    "rank": ["gid_table", "sysfs_table", "checkpoint_files", "effort_edit", "hca_members", "resolve_gid", "rank"],
 }
 
 

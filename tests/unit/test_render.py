@@ -13,7 +13,7 @@ import yaml
 
 from components import base
 from components.base import PROJECT_DIR
-from tests.unit.recipe import BOTH_RANKS, FOUND_AT_START, VISION_HEAD, VISION_WORKER
+from tests.unit.recipe import BOTH_RANKS, FOUND_AT_START, TEXT_HEAD, TEXT_WORKER, VISION_HEAD
 from tests.unit.stacks import raw
 
 RENDER = PROJECT_DIR / "scripts/render"
@@ -57,7 +57,7 @@ def write(project: Path, stack: str, cluster: object, **others: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rank", "argv", "address"), [("0", VISION_HEAD, "198.51.100.1"), ("1", VISION_WORKER, "198.51.100.2")]
+    ("rank", "argv", "address"), [("0", TEXT_HEAD, "198.51.100.1"), ("1", TEXT_WORKER, "198.51.100.2")]
 )
 def test_json_is_the_whole_command_and_environment_of_the_rank(
     rank: str, argv: list[str], address: str, render: Any, project: Path
@@ -86,8 +86,8 @@ def test_the_dev_stacks_head_is_the_default(render: Any):
 def test_for_a_person_it_is_one_flag_a_line_that_a_shell_takes(render: Any, project: Path):
     write(project, "pair", raw())
     lines = render("--stack", "pair").out.splitlines()
-    first = lines.index("vllm serve deepseek-ai/DeepSeek-V4-Flash-Vision-Exp \\")
-    assert shlex.split("\n".join(lines[first:]).replace("\\\n", "")) == VISION_HEAD
+    first = lines.index("vllm serve deepseek-ai/DeepSeek-V4-Flash-0731 \\")
+    assert shlex.split("\n".join(lines[first:]).replace("\\\n", "")) == TEXT_HEAD
     assert "  --port 8888 \\" in lines
     env = dict(line.split("=", 1) for line in lines[:first] if not line.startswith("#"))
     assert env == {**BOTH_RANKS, "VLLM_HOST_IP": "198.51.100.1"}
@@ -105,6 +105,14 @@ def test_a_refused_stack_shows_every_problem_and_ends_with_1(render: Any, projec
         "  checkpoint/revision",
         "  engine/port",
     ]
+
+
+def test_a_stack_that_cannot_start_yet_is_shown_beside_the_reason(render: Any, project: Path):
+    write(project, "pair", raw("vision-exp"))
+    shown = render("--stack", "pair", "--json")
+    assert (shown.code, json.loads(shown.out)["argv"]) == (0, VISION_HEAD)
+    [note] = shown.err.splitlines()
+    assert note.startswith("note: pulumi preview refuses this stack: profile: vision-exp: the pinned image cannot load")
 
 
 def test_a_key_among_the_stacks_secrets_counts(render: Any, project: Path):

@@ -17,13 +17,24 @@ from components.serve_args import (
     spec_hash,
     start_inputs,
 )
-from tests.unit.recipe import BOTH_RANKS, DSPARK_HEAD, DSPARK_WORKER, FOUND_AT_START, VISION_HEAD, VISION_WORKER
+from tests.unit.recipe import (
+    BOTH_RANKS,
+    DSPARK_HEAD,
+    DSPARK_WORKER,
+    FOUND_AT_START,
+    TEXT_HEAD,
+    TEXT_WORKER,
+    VISION_HEAD,
+    VISION_WORKER,
+)
 from tests.unit.stacks import REVISION, cluster, node
 
 
 @pytest.mark.parametrize(
     ("profile", "rank", "argv"),
     [
+        ("0731", 0, TEXT_HEAD),
+        ("0731", 1, TEXT_WORKER),
         ("dspark", 0, DSPARK_HEAD),
         ("dspark", 1, DSPARK_WORKER),
         ("vision-exp", 0, VISION_HEAD),
@@ -34,7 +45,7 @@ def test_a_rank_is_started_with_this_command(profile: str, rank: int, argv: list
     assert serve_argv(cluster(profile), rank) == argv
 
 
-@pytest.mark.parametrize("profile", ["dspark", "vision-exp"])
+@pytest.mark.parametrize("profile", ["0731", "dspark", "vision-exp"])
 def test_a_rank_gets_this_environment(profile: str):
     stack = cluster(profile)
     assert rank_env(stack, 0) == {**BOTH_RANKS, "VLLM_HOST_IP": "198.51.100.1"}
@@ -88,11 +99,9 @@ def test_a_pinned_kv_pool_stands_beside_the_utilization_that_admits_it():
 
 
 def test_a_checkpoint_without_a_vision_encoder_gets_no_image_limit():
-    assert "--limit-mm-per-prompt" not in serve_argv(cluster(change={"engine": {"limit_mm_per_prompt": None}}), 0)
-    assert (
-        flag(cluster(change={"engine": {"limit_mm_per_prompt": {"image": 2}}}), "--limit-mm-per-prompt")
-        == '{"image":2}'
-    )
+    assert "--limit-mm-per-prompt" not in serve_argv(cluster("0731"), 0)
+    two = cluster("vision-exp", {"engine": {"limit_mm_per_prompt": {"image": 2}}})
+    assert flag(two, "--limit-mm-per-prompt") == '{"image":2}'
 
 
 def test_all_served_names_follow_one_flag():

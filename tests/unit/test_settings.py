@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
@@ -59,7 +60,7 @@ def test_nodes_that_are_alike_are_told_beside_other_mistakes():
 
 
 def test_a_missing_profile_is_not_blamed_on_what_the_profile_would_have_brought():
-    assert refusal({"nodes": NODES}) == ["profile: missing: use one of dspark, vision-exp"]
+    assert refusal({"nodes": NODES}) == ["profile: missing: use one of 0731, dspark, vision-exp"]
 
 
 def test_a_wrong_profile_hides_no_other_mistake():
@@ -76,13 +77,43 @@ def test_a_stack_without_a_mapping_is_pointed_at_the_example(value: object):
     assert refusal(value) == ["(top): spark-stack:cluster is missing or no mapping: start from Pulumi.example.yaml"]
 
 
-@pytest.mark.parametrize("profile", ["dspark", "vision-exp"])
-def test_two_nodes_and_a_profile_are_enough(profile: str):
-    assert [cluster(profile).role(rank) for rank in (0, 1)] == ["head", "worker"]
+def test_two_nodes_and_a_profile_are_enough():
+    stack = load({"profile": "0731", "nodes": NODES})
+    assert [stack.role(rank) for rank in (0, 1)] == ["head", "worker"]
+
+
+PATCHES_NEEDED = (
+    "profile: vision-exp: the pinned image cannot load this checkpoint (without the recipe's startup patches it has no "
+    "place for the tensors vision.*, aligner.*, image_* and ffn.gate.bias_vl), and a stack cannot name patches yet: "
+    "take 0731 or dspark"
+)
+
+
+def test_vision_exp_is_refused_with_the_reason_and_the_profiles_to_take():
+    assert refusal(raw("vision-exp")) == [PATCHES_NEEDED]
+
+
+def test_vision_exp_is_refused_beside_every_other_problem_of_the_stack():
+    lines = refusal(raw("vision-exp", {"engine": {"port": "x"}, "image": {"digest_file": ".lab/none"}}))
+    assert lines[1] == PATCHES_NEEDED
+    assert [line.split(":")[0] for line in lines] == ["image/digest_file", "profile", "engine/port"]
+
+
+def test_a_stack_cannot_say_that_its_profile_needs_no_patches():
+    lines = refusal(raw("vision-exp", {"needs_patches": None}))
+    assert lines == [PATCHES_NEEDED, "needs_patches: unknown key: check its spelling, or remove it"]
+
+
+def test_a_profile_whose_name_yaml_takes_for_a_number_is_asked_for_in_quotes():
+    number = yaml.safe_load("profile: 0731")["profile"]
+    assert refusal({"profile": number, "nodes": NODES}) == [
+        "profile: there is no profile 473 (YAML takes a bare 0731 for a number: write it in quotes): "
+        "use one of 0731, dspark, vision-exp"
+    ]
 
 
 def test_every_shipped_profile_has_a_test():
-    assert profiles() == ["dspark", "vision-exp"]
+    assert profiles() == ["0731", "dspark", "vision-exp"]
 
 
 @pytest.mark.parametrize(("value", "facts"), [(True, "on"), (False, "off"), ("on", "on"), ("off", "off")])
@@ -158,13 +189,13 @@ class TestDigestFile:
         assert refusal(self.stack, project_dir=tmp_path) == [line]
 
     def test_it_may_be_missing_where_nothing_is_pulled(self, tmp_path: Path):
-        assert load(self.stack, project_dir=tmp_path, need_digest=False).image.digest == NO_DIGEST
+        assert load(self.stack, project_dir=tmp_path, to_start=False).image.digest == NO_DIGEST
 
     @pytest.mark.parametrize("content", [b"sha256:short", b"\xff\xfe", b""])
     def test_it_must_hold_a_digest(self, content: bytes, tmp_path: Path):
         (tmp_path / "image.digest").write_bytes(content)
         for needed in (True, False):
-            [line] = refusal(self.stack, project_dir=tmp_path, need_digest=needed)
+            [line] = refusal(self.stack, project_dir=tmp_path, to_start=needed)
             assert line.startswith("image/digest_file: image.digest ") and line.endswith(self.hint)
 
     def test_its_absence_hides_no_other_mistake(self, tmp_path: Path):
