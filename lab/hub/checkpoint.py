@@ -108,18 +108,29 @@ class Repository:
         return config
 
     def tensors(self, number: int) -> dict[str, Tensor]:
-        """Tensors of shard `number`, 1 to 48: the embedding, a layer each, the head, the drafter, and the ViT."""
+        """Tensors of shard `number`, 1 to 48: the embedding, a layer each, the head, the drafter, and the ViT.
+
+        vLLM 0.25.1's class has a place for every name of a text checkpoint, and none for those that `vision` adds.
+        """
         if number == 1:
             return {"embed.weight": ("BF16", (1280, 256))}
         if number <= LAYERS + 1:
-            return layer(f"layers.{number - 2}")
+            return self.layer(f"layers.{number - 2}")
         if number == LAYERS + 2:
             return {"norm.weight": ("BF16", (256,)), "head.weight": ("F32", (640, 256))}
         drafter = number - LAYERS - 3
-        tensors = layer(f"mtp.{drafter}") | {f"mtp.{drafter}.main_norm.weight": ("BF16", (256,))}
+        tensors = self.layer(f"mtp.{drafter}") | {f"mtp.{drafter}.main_norm.weight": ("BF16", (256,))}
         if self.vision and number == SHARDS:
-            tensors |= {"vision.patch_embed.weight": ("BF16", (256, 588)), "aligner.weight": ("BF16", (256, 256))}
+            tensors |= {
+                "vision.patch_embed.weight": ("BF16", (256, 588)),
+                "aligner.weight": ("BF16", (256, 256)),
+                "image_newline": ("BF16", (256,)),
+            }
         return tensors
+
+    def layer(self, prefix: str) -> dict[str, Tensor]:
+        """One transformer layer; a checkpoint with a vision encoder routes images by a bias of their own."""
+        return layer(prefix) | ({f"{prefix}.ffn.gate.bias_vl": ("F32", (EXPERTS,))} if self.vision else {})
 
     def _shards(self) -> Iterator[File]:
         for number in range(1, SHARDS + 1):
@@ -137,7 +148,7 @@ def layer(prefix: str) -> dict[str, Tensor]:
         f"{prefix}.attn_norm.weight": ("BF16", (256,)),
         f"{prefix}.attn.wq_a.weight": ("F8_E4M3", (256, 512)),
         f"{prefix}.attn.wkv.weight": ("F8_E4M3", (128, 512)),
-        f"{prefix}.attn.wo.weight": ("F8_E4M3", (512, 256)),
+        f"{prefix}.attn.wo_a.weight": ("F8_E4M3", (512, 256)),
         f"{prefix}.ffn.gate.weight": ("F32", (EXPERTS, 256)),
     }
     for expert in range(EXPERTS):
@@ -175,11 +186,14 @@ def document(value: object) -> str:
 
 DSPARK = Repository("deepseek-ai/DeepSeek-V4-Flash-DSpark", "3c5ed1f0a94b27d86ef1a0b9c2d4e87f5a6b0c13", vision=False)
 LATER = Repository(DSPARK.name, "b2f0447c61e9d85a3d0c7be15f1962a84cd3707e", vision=False, earlier=DSPARK)
+TEXT_0731 = Repository("deepseek-ai/DeepSeek-V4-Flash-0731", "9e165c30e2704aec5d9d593cce3eebd58bbef1cb", vision=False)
 VISION_EXP = Repository(
     "deepseek-ai/DeepSeek-V4-Flash-Vision-Exp", "86f746b36186f0e567729a5c06a8c918caba82a9", vision=True
 )
 
-REPOSITORIES = {repository.name: repository for repository in (DSPARK, VISION_EXP)}
+REPOSITORIES = {repository.name: repository for repository in (DSPARK, TEXT_0731, VISION_EXP)}
 """By name, each at the revision that `main` is."""
-REVISIONS = {(repository.name, repository.revision): repository for repository in (DSPARK, LATER, VISION_EXP)}
+REVISIONS = {
+    (repository.name, repository.revision): repository for repository in (DSPARK, LATER, TEXT_0731, VISION_EXP)
+}
 """By name and revision, all of them."""

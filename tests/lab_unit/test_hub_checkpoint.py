@@ -1,10 +1,12 @@
 """The lab's checkpoints: the real layout, files that safetensors would read, and the same bytes on every machine."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 
+from components.settings import profiles, read_profile
 from lab.hub import checkpoint
 from lab.hub.checkpoint import CHANGED, DSPARK, LATER, REPOSITORIES, REVISIONS, SHARDS
 
@@ -40,7 +42,7 @@ def test_there_are_48_shards_and_the_index_names_every_tensor_once(repository):
 
 def test_the_bytes_follow_from_name_and_revision_alone():
     digest = REPOSITORIES["deepseek-ai/DeepSeek-V4-Flash-DSpark"].files[SHARD_OF_THE_LAST].oid
-    assert digest == "2c7c4721d303c014540ce623cca096c264f1bfe881ffd848ef1d064349fbad0c", (
+    assert digest == "5907e22b5c87994fa392efd3320c78a31279a4dcc0cafeb5834e11332f8a7c22", (
         "a change of content changes every lab's cache"
     )
 
@@ -61,6 +63,35 @@ def test_a_later_revisions_config_and_encoder_are_its_own():
         assert LATER.files[path].oid != DSPARK.files[path].oid
     same = {path for path in DSPARK.files if LATER.files[path].oid == DSPARK.files[path].oid}
     assert {"tokenizer.json", "model.safetensors.index.json"} <= same
+
+
+PLACES = re.compile(
+    r"embed\.weight|norm\.weight|head\.weight|mtp\.\d\.main_norm\.weight|(layers|mtp)\.\d+\."
+    r"(attn_norm\.weight|attn\.(wq_a|wkv|wo_a)\.weight|ffn\.gate\.weight|ffn\.experts\.\d\.w[123]\.(weight|scale))"
+)
+"""Names that vLLM 0.25.1 has a place for (models/deepseek_v4/nvidia: model.py, dspark.py), as far as used here."""
+
+
+def test_a_text_checkpoint_has_only_tensors_that_the_text_class_takes(repository):
+    index = json.loads(repository.files["model.safetensors.index.json"].content)
+    others = {re.sub(r"\d+", "N", name) for name in index["weight_map"] if not PLACES.fullmatch(name)}
+    assert others == (
+        {
+            "vision.patch_embed.weight",
+            "aligner.weight",
+            "image_newline",
+            "layers.N.ffn.gate.bias_vl",
+            "mtp.N.ffn.gate.bias_vl",
+        }
+        if repository.vision
+        else set()
+    )
+
+
+def test_every_profile_that_pins_a_revision_finds_it_on_the_hub():
+    wanted = [read_profile(name)[0]["checkpoint"] for name in profiles()]
+    pinned = {(each["repo"], each["revision"]) for each in wanted if "revision" in each}
+    assert len(pinned) == 2 and pinned <= set(REVISIONS)
 
 
 def test_only_vision_exp_has_a_vision_encoder():
