@@ -1,8 +1,8 @@
 """Our own edit of the image's vLLM: a reasoning effort below high is no longer handed to the encoder as high.
 
 Library of rank.py. vLLM 0.25.1 hands none, high or max to the chat encoder and makes every other effort high
-(tokenizers/deepseek_v4.py, lines 43-52), so a client that asks for low gets the longest thinking but one. Its own fix
-(vLLM pull request 50580) is later than the pinned image.
+(tokenizers/deepseek_v4.py, lines 43-52), so a client that asks for low waits for the thinking of high. vLLM's own fix
+(its pull request 50580) is later than the pinned image.
 None is what the encoders of all checkpoints take for "no more than usual"; the one that came with 0731 calls it low,
 older ones have no such word and would fail on it.
 """
