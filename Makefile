@@ -3,10 +3,10 @@ MAKEFLAGS += --no-print-directory
 PYTEST := .venv/bin/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lint format unit test bench lock clean python
+.PHONY: help setup demo lint format unit test test-machines bench lock clean python
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## host packages, Python environment, Pulumi's engine and plugins; seconds when all is there
 	@scripts/setup
@@ -27,8 +27,11 @@ format: python ## format every Python file and mend what ruff can, then lint
 unit: python ## tests that need no machine: pure functions, and the whole program under Pulumi's mocks
 	@$(PYTEST) -n auto tests/unit tests/program
 
-test: setup ## all that must hold: lint, unit, and the lab's tests with the real `pulumi`
+test: setup ## all that must hold: lint, unit, the lab's tests with the real `pulumi`, a short pass on machines
 	@scripts/test
+
+test-machines: setup ## every test that needs kernels of its own: NFS, soft-RoCE, reboots, power cuts; takes long
+	@scripts/env $(PYTEST) -v tests/lab/machines
 
 bench: setup ## measure, on the lab: no-op up, end of up after ready, download and mirror, tests; the mirror against rsync
 	@scripts/env scripts/bench

@@ -1,7 +1,8 @@
-"""Keys, known hosts and ssh configuration of the lab, and commands on its machines."""
+"""Keys, known hosts and ssh configuration of the lab, and commands on its nodes."""
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import shlex
@@ -18,19 +19,21 @@ PAIR_KEY = "spark_pair"
 
 
 def prepare(place: Place, nodes: tuple[Node, ...] = NODES) -> None:
-    """Make what is missing of keys, known_hosts, ssh_config and the machines' seeds. Existing keys are kept."""
+    """Make what is missing of keys, known_hosts, ssh_config and the nodes' seeds. Existing keys are kept."""
     place.root.mkdir(parents=True, exist_ok=True)
-    place.keys.mkdir(mode=0o700, exist_ok=True)
+    place.keys.mkdir(mode=0o700, parents=True, exist_ok=True)
     make_control_folder(place)
-    for key in (place.key, place.keys / PAIR_KEY, *(host_key(place, node) for node in nodes)):
-        if not key.exists():
-            _keygen(key)
-    place.known_hosts.write_text(known_hosts({node: _public(host_key(place, node)) for node in nodes}))
+    with (place.keys / "lock").open("w") as lock:
+        # pairs side by side share the keys
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for key in (place.key, place.keys / PAIR_KEY, *(host_key(place, node) for node in nodes)):
+            if not key.exists():
+                _keygen(key)
+    place.known_hosts.write_text(known_hosts(place, {node: _public(host_key(place, node)) for node in nodes}))
     place.ssh_config.write_text(ssh_config(place, nodes))
     for node in nodes:
-        seed = place.root / f"{node.name}.seed"
-        seed.write_bytes(make_seed(place, node, nodes))
-        seed.chmod(0o600)
+        seed(place, node).write_bytes(make_seed(place, node, nodes))
+        seed(place, node).chmod(0o600)
 
 
 def make_control_folder(place: Place) -> None:
@@ -43,22 +46,33 @@ def make_control_folder(place: Place) -> None:
 
 
 def host_key(place: Place, node: Node) -> Path:
-    """The machine's SSH host key; fixed for the life of the lab, so that known_hosts stays true over new disks."""
+    """The node's SSH host key; fixed for the life of the lab, so that known_hosts stays true over new nodes."""
     return place.keys / f"{node.name}_host"
 
 
-def known_hosts(public: dict[Node, str]) -> str:
-    """The lab's known_hosts, from each machine's public host key."""
-    return "".join(f"[127.0.0.1]:{node.ssh_port} {key}\n" for node, key in public.items())
+def seed(place: Place, node: Node) -> Path:
+    """Tar of what makes a new node this node; it is unpacked at the node's first boot."""
+    return place.root / f"{node.name}.seed"
+
+
+def known_hosts(place: Place, public: dict[Node, str]) -> str:
+    """The lab's known_hosts, from each node's public host key."""
+
+    def name(node: Node) -> str:
+        address, port = place.ssh_address(node)
+        return address if port == 22 else f"[{address}]:{port}"
+
+    return "".join(f"{name(node)} {key}\n" for node, key in public.items())
 
 
 def ssh_config(place: Place, nodes: tuple[Node, ...] = NODES) -> str:
-    """Configuration with a host for each machine; every path in it is absolute."""
-    blocks = ["# Written by `lab up`. Hosts of the lab's machines, user spark."]
+    """Configuration with a host for each node; every path in it is absolute."""
+    blocks = ["# Written by `lab up`. The lab's nodes, user spark."]
     for node in nodes:
+        address, port = place.ssh_address(node)
         options = {
-            "HostName": "127.0.0.1",
-            "Port": node.ssh_port,
+            "HostName": address,
+            "Port": port,
             "User": "spark",
             "IdentityFile": f'"{place.key}"',
             "IdentitiesOnly": "yes",
@@ -77,7 +91,7 @@ def ssh_config(place: Place, nodes: tuple[Node, ...] = NODES) -> str:
 
 
 def make_seed(place: Place, node: Node, nodes: tuple[Node, ...] = NODES) -> bytes:
-    """Tar of the files that make a machine `node`: its host key, who may enter, and the pair's key to each other."""
+    """Tar of the files that make a new node `node`: its host key, who may enter, and the pair's key to each other."""
     ours = _public(place.key) + "\n"
     pair = _public(place.keys / PAIR_KEY) + "\n"
     pair_hosts = "".join(
@@ -118,7 +132,7 @@ def ssh_command(place: Place, node: Node, *, user: str = "spark", shared: bool =
 def run(
     place: Place, node: Node, command: list[str], *, user: str = "root", stdin: str = "", limit_s: float = 60
 ) -> subprocess.CompletedProcess[str]:
-    """`command` on the machine over a connection of its own, as root unless told otherwise.
+    """`command` on the node over a connection of its own, as root unless told otherwise.
 
     Its exit code raises nothing: 255 is ssh's own failure, 124 the wall-clock limit.
     """
@@ -131,7 +145,7 @@ def run(
 
 
 def demand(place: Place, node: Node, command: list[str], *, stdin: str = "", limit_s: float = 60) -> str:
-    """Stdout of `command` as root on the machine; LabError with its words when it fails."""
+    """Stdout of `command` as root on the node; LabError with its words when it fails."""
     done = run(place, node, command, stdin=stdin, limit_s=limit_s)
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip()
@@ -140,7 +154,7 @@ def demand(place: Place, node: Node, command: list[str], *, stdin: str = "", lim
 
 
 def close_connections(place: Place, nodes: tuple[Node, ...] = NODES) -> None:
-    """End ssh's shared connections to the machines: a machine that goes away or back in time knows nothing of them."""
+    """End ssh's shared connections to the nodes: one that goes away or back in time knows nothing of them."""
     for node in nodes:
         for user in ("spark", "root"):
             command = ["ssh", "-F", str(place.ssh_config), "-o", f"User={user}", "-O", "exit", node.alias]

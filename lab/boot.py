@@ -1,20 +1,19 @@
-"""From a started machine to one that answers: ssh, then Docker, each with its own limit."""
+"""From a started node to one that answers: ssh, then Docker, each with its own limit."""
 
 from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from lab import access
-from lab.host import TIME_FACTOR
-from lab.machine import Machine
+from lab.place import Node, Place
 from lab.report import elapsed_s, say, wait_for
 
 SSH_LIMIT_S = 90
 DOCKER_LIMIT_S = 60
-"""On KVM; host.TIME_FACTOR times as long on TCG."""
-
-KVM_HINT = "\n  where KVM itself is at fault: LAB_ACCEL=tcg lab/lab up emulates, slowly"
+"""On a node that is not emulated; `Boot.factor` times as long on one that is."""
 
 BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
 
@@ -22,78 +21,69 @@ BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
 DOCKER_PING = "curl --silent --fail --max-time 20 --output /dev/null --unix-socket /run/docker.sock http://docker/_ping"
 
 
-def greets(port: int) -> bool:
-    """True when an SSH server speaks on 127.0.0.1:`port`; QEMU itself accepts before the guest listens."""
+def greets(place: Place, node: Node) -> bool:
+    """True when the node's SSH server speaks; QEMU itself accepts before the guest listens."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=3) as connection:
+        with socket.create_connection(place.ssh_address(node), timeout=3) as connection:
             connection.settimeout(3)
             return connection.recv(4) == b"SSH-"
     except OSError:
         return False
 
 
-def wait_ssh(machine: Machine, *, restored: bool = False, unlike_boot: str | None = None) -> str:
-    """Wait until root can log in; the boot id then.
-
-    `unlike_boot`: only a boot with another id counts. `restored`: the machine lives in the past, and is given the
-    control host's time as soon as it can be reached.
-    """
-    factor = TIME_FACTOR[machine.accelerator]
-
-    def answers() -> str | None:
-        machine.check_alive()
-        if not greets(machine.node.ssh_port):
-            return None
-        script = f"date --set @{time.time():.3f} >&2; {BOOT_ID}" if restored else BOOT_ID
-        done = access.run(machine.place, machine.node, ["sh", "-c", script], limit_s=20 * factor)
-        boot_id = done.stdout.strip() if done.returncode == 0 else None
-        return None if boot_id == unlike_boot else boot_id
-
-    return wait_for(
-        f"{machine.node.name}: ssh on port {machine.node.ssh_port}",
-        answers,
-        limit_s=SSH_LIMIT_S * factor,
-        evidence=lambda: machine.console_tail() + (KVM_HINT if machine.accelerator == "kvm" else ""),
-    )
-
-
-def docker_answers(machine: Machine, limit_s: float) -> bool:
+def docker_answers(place: Place, node: Node, limit_s: float) -> bool:
     """True when Docker's API answers user spark within `limit_s`."""
-    command = [
-        "timeout",
-        f"{limit_s:.0f}",
-        "sh",
-        "-c",
-        f"until {DOCKER_PING}; do sleep 0.2; done",
-    ]
-    return access.run(machine.place, machine.node, command, user="spark", limit_s=limit_s + 20).returncode == 0
+    command = ["timeout", f"{limit_s:.0f}", "sh", "-c", f"until {DOCKER_PING}; do sleep 0.1; done"]
+    return access.run(place, node, command, user="spark", limit_s=limit_s + 20).returncode == 0
 
 
-def wait_docker(machine: Machine) -> None:
-    """Wait until Docker answers user spark."""
-    limit_s = DOCKER_LIMIT_S * TIME_FACTOR[machine.accelerator]
+@dataclass(frozen=True)
+class Boot:
+    """One node's way up. `check_alive` raises LabError when no wait helps; `evidence` is for a limit that was hit."""
 
-    def answers() -> bool:
-        machine.check_alive()
-        return docker_answers(machine, limit_s=20)
+    place: Place
+    node: Node
+    check_alive: Callable[[], None]
+    evidence: Callable[[], str]
+    factor: float = 1.0
+    """How much longer a wait may take than on a machine of its own."""
 
-    def evidence() -> str:
-        unit = access.run(machine.place, machine.node, ["journalctl", "-u", "docker", "-n", "15", "--no-pager"])
-        return f"{machine.console_tail()}\n{unit.stdout}"
+    def wait_ssh(self, *, restored: bool = False, unlike_boot: str | None = None) -> str:
+        """Wait until root can log in; the boot id then.
 
-    # the guest does the polling, one connection for 20 s of it
-    wait_for(
-        f"{machine.node.name}: docker",
-        answers,
-        limit_s=limit_s,
-        evidence=evidence,
-    )
+        `unlike_boot`: only a boot with another id counts. `restored`: the node lives in the past, and is given the
+        control host's time as soon as it can be reached.
+        """
+        host, port = self.place.ssh_address(self.node)
 
+        def answers() -> str | None:
+            self.check_alive()
+            if not greets(self.place, self.node):
+                return None
+            script = f"date --set @{time.time():.3f} >&2; {BOOT_ID}" if restored else BOOT_ID
+            done = access.run(self.place, self.node, ["sh", "-c", script], limit_s=20 * self.factor)
+            boot_id = done.stdout.strip() if done.returncode == 0 else None
+            return None if boot_id == unlike_boot else boot_id
 
-def wait_ready(machine: Machine, *, restored: bool = False, unlike_boot: str | None = None) -> None:
-    """Wait for ssh and Docker; `restored` and `unlike_boot` as in wait_ssh."""
-    began = elapsed_s()
-    wait_ssh(machine, restored=restored, unlike_boot=unlike_boot)
-    say(f"{machine.node.name}: ssh after {elapsed_s() - began:.1f} s")
-    wait_docker(machine)
-    say(f"{machine.node.name}: docker after {elapsed_s() - began:.1f} s")
+        what = f"{self.node.name}: ssh on {host} port {port}"
+        limit_s = SSH_LIMIT_S * self.factor
+        return wait_for(what, answers, limit_s=limit_s, every_s=0.1, evidence=self.evidence)
+
+    def wait_docker(self) -> None:
+        """Wait until Docker answers user spark."""
+
+        def answers() -> bool:
+            self.check_alive()
+            # the node does the polling, one connection for 20 s of it
+            return docker_answers(self.place, self.node, limit_s=20)
+
+        limit_s = DOCKER_LIMIT_S * self.factor
+        wait_for(f"{self.node.name}: docker", answers, limit_s=limit_s, evidence=self.evidence)
+
+    def wait_ready(self, *, restored: bool = False, unlike_boot: str | None = None) -> None:
+        """Wait for ssh and Docker; `restored` and `unlike_boot` as in wait_ssh."""
+        began = elapsed_s()
+        self.wait_ssh(restored=restored, unlike_boot=unlike_boot)
+        reached = elapsed_s() - began
+        self.wait_docker()
+        say(f"{self.node.name}: ssh after {reached:.1f} s, docker after {elapsed_s() - began:.1f} s")

@@ -6,24 +6,27 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from ipaddress import IPv4Interface
 from pathlib import Path
 
 from lab import access, fabric, faults, pair, status
-from lab.place import CHECKOUT, NODES, Node, Place
+from lab.machines.pair import SUSPENDED
+from lab.nodes import CLEAN
+from lab.place import CONTAINERS, KINDS, NODE_ROOT, NODES, PAIRS, Node, Place
 from lab.report import LabError, elapsed_s, say
 
 SUDOERS = "/etc/sudoers.d/spark"
-SUDO_RULE = Path("lab/image/root") / SUDOERS.lstrip("/")
+RESERVED = (CLEAN, SUSPENDED)
 
 DESCRIPTION = """\
-Two virtual machines on this host that stand in for a pair of Sparks: real kernels, sshd, Docker, kernel NFS and
-soft-RoCE GID tables. No GPU: nvidia-smi and the container hook are stand-ins.
+Two nodes on this host that stand in for a pair of Sparks, each with its own sshd, Docker and GID tables. They are
+containers (seconds, need root and a Docker daemon or docker.io), or virtual machines with kernels of their own (minutes).
+No GPU: nvidia-smi and the container hook are stand-ins.
 
 exit codes: 0 done; 1 refused or failed, with the reason; 2 wrong usage; `ssh` gives the remote command's.
-environment: SPARK_LAB (folder of the running lab, default .lab/ of the checkout), LAB_ACCEL (kvm or tcg; default: kvm
-where the CPU offers it), SPARK_STACK_CACHE (where the guest image is kept), LAB_PORT_SHIFT (added to every port, for a
-second lab beside the first; it has no services of its own)."""
+environment: SPARK_LAB (folder of the running pair, default .lab/ of the checkout), SPARK_STACK_CACHE (where images are
+kept), LAB_ACCEL (for machines: kvm or tcg; default: kvm where the CPU offers it)."""
 
 
 def node(name: str) -> Node:
@@ -35,7 +38,7 @@ def node(name: str) -> Node:
 
 
 def state_name(name: str) -> str:
-    """A name for a kept state: what QEMU's monitor takes as one word, and not one of the lab's own."""
+    """A name for a kept state: what QEMU's monitor takes as one word, and Docker as a tag."""
     if not name.replace("-", "").replace("_", "").isalnum():
         raise argparse.ArgumentTypeError(f"{name!r}: a state's name has letters, digits, - and _")
     return name
@@ -52,24 +55,29 @@ def parser() -> argparse.ArgumentParser:
         added.set_defaults(work=work)
         return added
 
-    up = command(
-        "up", do_up, "start what does not run; done when both machines answer ssh and docker and the services run"
+    up = command("up", do_up, "start what does not run; done when both nodes answer ssh and docker and the services run")
+    up.add_argument("--fresh", action="store_true", help="make new nodes first; what they hold is lost")
+    up.add_argument("--nodes", choices=KINDS, help=f"what the nodes are; default: as they were made, {CONTAINERS} at first")
+    up.add_argument(
+        "--pair", type=int, choices=range(PAIRS), metavar="N", help=f"addresses for pairs side by side: 0 to {PAIRS - 1}"
     )
-    up.add_argument("--fresh", action="store_true", help="make new machines first; what they hold is lost")
-    down = command("down", do_down, "suspend both machines and stop the services; `up` resumes them as they were")
-    down.add_argument("--discard", action="store_true", help="remove the machines; the next `up` makes new ones")
-    command("status", do_status, "both machines and the services as a table; exit 1 when the lab is not up")
-    ssh = command("ssh", do_ssh, "log in to a machine as spark, or run a command there")
+    down = command(
+        "down", do_down, "end nodes and services: containers are removed, machines suspended until the next `up`"
+    )
+    down.add_argument("--discard", action="store_true", help="remove machines too")
+    command("guard", do_guard, "`down --discard` once this command's stdin ends: for a process that may be killed")
+    command("status", do_status, "both nodes and the services as a table; exit 1 when the lab is not up")
+    ssh = command("ssh", do_ssh, "log in to a node as spark, or run a command there")
     ssh.add_argument("--root", action="store_true", help="as root")
     ssh.add_argument("node", type=node)
     ssh.add_argument("command", nargs=argparse.REMAINDER)
-    reset = command("reset", do_reset, "bring both machines back to a kept state, faults and cable too; seconds")
-    reset.add_argument("state", nargs="?", type=state_name, default=pair.CLEAN, help="default: clean, of the first up")
-    snapshot = command("snapshot", do_snapshot, "keep the present state of both machines for `reset NAME`")
+    reset = command("reset", do_reset, "bring both nodes back to a kept state, faults and cable too; seconds")
+    reset.add_argument("state", nargs="?", type=state_name, default=CLEAN, help="default: clean, of the first up")
+    snapshot = command("snapshot", do_snapshot, "keep the present state of both nodes for `reset NAME`; of containers their disks")
     snapshot.add_argument("state", type=state_name)
-    command("power-cut", do_power_cut, "a machine loses its power at once").add_argument("node", type=node)
-    command("power-on", do_power_on, "boot a machine that is off, and wait for it").add_argument("node", type=node)
-    command("reboot", do_reboot, "reboot a machine cleanly, and wait for it").add_argument("node", type=node)
+    command("power-cut", do_power_cut, "a node loses its power at once; what a container had not synced is kept all the same").add_argument("node", type=node)
+    command("power-on", do_power_on, "boot a node that is off, and wait for it").add_argument("node", type=node)
+    command("reboot", do_reboot, "reboot a node cleanly, and wait for it").add_argument("node", type=node)
     command("cable", do_cable, "pull the fabric's cable, or put it in").add_argument("position", choices=("out", "in"))
     addresses = command(
         "addresses",
@@ -83,6 +91,9 @@ def parser() -> argparse.ArgumentParser:
     addresses.add_argument("--first", action="store_true", help="only the first port: the node's HCAs then disagree")
     addresses.add_argument("--default", action="store_true", help="what the image ships, on both ports")
     addresses.add_argument("--now", action="store_true", help="on the running ports too, at once")
+    values = command("set", do_set, "give a node values of its own until its next boot; without any: say which there are")
+    values.add_argument("node", type=node)
+    values.add_argument("values", nargs="*", metavar="NAME=VALUE", help="mem_available_gib=3, disk_mib=20, clock_s=90 ...")
     sudo = command("sudo", do_sudo, "allow or refuse `sudo -n` to user spark")
     sudo.add_argument("node", type=node)
     sudo.add_argument("allowed", choices=("on", "off"))
@@ -94,20 +105,36 @@ def parser() -> argparse.ArgumentParser:
 
 
 def do_up(place: Place, args: argparse.Namespace) -> int:
-    with pair.locked(place):
-        found = pair.up(place, fresh=args.fresh)
-    say(f"up: ssh -F {_short(place.ssh_config)} {' | '.join(machine.node.alias for machine in found.machines)}")
+    wanted = replace(place, kind=args.nodes or place.kind, number=place.number if args.pair is None else args.pair)
+    if wanted != place and any(pair.of(place).power(known) != "not made" for known in NODES):
+        raise LabError(
+            f"this lab's pair is of {place.kind}, with the addresses of pair {place.number}\n"
+            "  way out: lab/lab down --discard first, or another folder: SPARK_LAB=.lab/other lab/lab up ..."
+        )
+    with pair.locked(wanted) as found:
+        pair.up(found, fresh=args.fresh)
+    say(f"up: ssh -F {_short(place.ssh_config)} {' | '.join(known.alias for known in NODES)}")
     return 0
 
 
 def do_down(place: Place, args: argparse.Namespace) -> int:
-    with pair.locked(place):
-        pair.down(pair.find(place), discard=args.discard)
+    with pair.locked(place) as found:
+        pair.down(found, discard=args.discard)
+    return 0
+
+
+def do_guard(place: Place, args: argparse.Namespace) -> int:
+    # outside the terminal's group: a Ctrl-C is the other process's to take
+    os.setsid()
+    sys.stdin.buffer.read()
+    place = place.as_made()
+    with pair.locked(place) as found:
+        pair.down(found, discard=True)
     return 0
 
 
 def do_status(place: Place, args: argparse.Namespace) -> int:
-    up, text = status.report(pair.find(place))
+    up, text = status.report(pair.of(place))
     print(text, flush=True)
     return 0 if up else 1
 
@@ -120,47 +147,53 @@ def do_ssh(place: Place, args: argparse.Namespace) -> int:
 
 
 def do_reset(place: Place, args: argparse.Namespace) -> int:
-    with pair.locked(place):
-        pair.restore(pair.find(place), args.state)
-    say(f"both machines are as they were in state `{args.state}`, after {elapsed_s():.1f} s")
+    with pair.locked(place) as found:
+        found.restore(args.state)
+    say(f"both nodes are as they were in state `{args.state}`, after {elapsed_s():.1f} s")
     return 0
 
 
 def do_snapshot(place: Place, args: argparse.Namespace) -> int:
-    if args.state in pair.RESERVED:
+    if args.state in RESERVED:
         raise LabError(f"`{args.state}` is a state that the lab keeps itself: choose another name")
-    with pair.locked(place):
-        pair.save(pair.find(place), args.state)
+    with pair.locked(place) as found:
+        found.save(args.state)
     return 0
 
 
 def do_power_cut(place: Place, args: argparse.Namespace) -> int:
-    with pair.locked(place):
-        pair.power_cut(pair.find(place), args.node)
+    with pair.locked(place) as found:
+        found.power_cut(args.node)
     return 0
 
 
 def do_power_on(place: Place, args: argparse.Namespace) -> int:
-    with pair.locked(place):
-        pair.power_on(pair.find(place), args.node)
+    with pair.locked(place) as found:
+        found.power_on(args.node)
     return 0
 
 
 def do_reboot(place: Place, args: argparse.Namespace) -> int:
-    with pair.locked(place):
-        pair.reboot(pair.find(place), args.node)
+    with pair.locked(place) as found:
+        found.reboot(args.node)
     return 0
 
 
 def do_cable(place: Place, args: argparse.Namespace) -> int:
-    with pair.locked(place):
-        found = pair.find(place)
+    with pair.locked(place) as found:
         if args.position == "out":
             place.cable.touch()
         else:
             place.cable.unlink(missing_ok=True)
-        fabric.apply_cable(place, found.machines)
+        found.apply_cable()
     say(f"cable {args.position}")
+    return 0
+
+
+def do_set(place: Place, args: argparse.Namespace) -> int:
+    _running(place, args.node)
+    words = args.values or ["--help"]
+    print(access.demand(place, args.node, ["lab-set", *words]), end="")
     return 0
 
 
@@ -190,7 +223,7 @@ def do_addresses(place: Place, args: argparse.Namespace) -> int:
 def do_sudo(place: Place, args: argparse.Namespace) -> int:
     _running(place, args.node)
     if args.allowed == "on":
-        rule = (CHECKOUT / SUDO_RULE).read_text()
+        rule = (NODE_ROOT / SUDOERS.lstrip("/")).read_text()
         script = f"umask 227; cat >{SUDOERS}.new && mv {SUDOERS}.new {SUDOERS}"
         access.demand(place, args.node, ["sh", "-c", script], stdin=rule)
     else:
@@ -230,7 +263,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _running(place: Place, wanted: Node) -> None:
-    if pair.find(place).machine(wanted).pid() is None:
+    if not pair.of(place).runs(wanted):
         raise LabError(f"{wanted.name} does not run: lab/lab up, or lab/lab power-on {wanted.name}")
 
 

@@ -1,4 +1,4 @@
-"""The fabric between the machines: its addresses, the order that decides the GID index, and the cable."""
+"""The fabric between the nodes: its ports, its addresses, and their order, which decides the GID index."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Interface
 from pathlib import Path
 
-from lab.machine import FABRIC_PORTS, Machine
-from lab.place import HEAD, IMAGE_SOURCE, WORKER, Node, Place
+from lab.place import HEAD, NODE_ROOT, WORKER, Node
 from lab.report import LabError
 
 ADDRESS = {HEAD: "192.168.100.1", WORKER: "192.168.100.2"}
@@ -19,7 +18,7 @@ PREFIX = 24
 
 @dataclass(frozen=True)
 class Port:
-    """One of the two PCIe functions behind the QSFP socket, as a line of the guest's /etc/lab/fabric."""
+    """One of the two PCIe functions behind the QSFP socket, as a line of the node's /etc/lab/fabric."""
 
     netdev: str
     hca: str
@@ -28,14 +27,14 @@ class Port:
 
 
 def parse_ports(text: str) -> list[Port]:
-    """Ports of a guest's fabric file, in its order."""
+    """Ports of a node's fabric file, in its order."""
     lines = [line.split() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return [Port(netdev, hca, mac, tuple(map(IPv4Interface, rest))) for netdev, hca, mac, *rest in lines]
 
 
-def shipped_ports(node: Node, source: Path = IMAGE_SOURCE) -> list[Port]:
-    """Ports of `node` as the image ships them."""
-    return parse_ports((source / "root" / "etc" / "lab" / f"{node.name}.fabric").read_text())
+def shipped_ports(node: Node, root: Path = NODE_ROOT) -> list[Port]:
+    """Ports of `node` as a new node has them."""
+    return parse_ports((root / "etc" / "lab" / f"{node.name}.fabric").read_text())
 
 
 def parse_addresses(words: Sequence[str]) -> list[IPv4Interface]:
@@ -63,11 +62,3 @@ def on_twin(address: IPv4Interface) -> IPv4Interface:
     """
     return IPv4Interface(f"{address.ip + 256}/{max(PREFIX, address.network.prefixlen)}")
 
-
-def apply_cable(place: Place, machines: Sequence[Machine]) -> None:
-    """Set the fabric's carrier on each running machine: up when the cable is in and the other end has power."""
-    running = [machine for machine in machines if machine.pid() is not None]
-    up = not place.cable.exists() and len(running) == len(machines)
-    for machine in running:
-        for port in FABRIC_PORTS:
-            machine.qmp("set_link", name=f"fabric{port}", up=up)

@@ -1,4 +1,4 @@
-"""Run on a machine of the lab as user spark: what it is like now, as one JSON document on stdout.
+"""Run on a node of the lab as user spark: what it is like now, as one JSON document on stdout.
 
 Keys: docker (server version or null), containers (names of the running), stopped (count of the others), sudo (true
 when `sudo -n` works), gids (HCA to [[row, address], ...] of its IPv4 rows), carrier (netdev to true/false). Standard
@@ -35,11 +35,14 @@ def docker(path: str) -> "Any":
 
 
 def ipv4_rows(table: Path) -> "list[tuple[int, str]]":
-    """Row and address of each IPv4 entry of a GID table."""
+    """Row and address of each IPv4 entry for RoCE v2 of a GID table."""
     rows = []
     for entry in sorted(table.iterdir(), key=lambda path: int(path.name)):
         words = entry.read_text().strip().split(":")
         if words[:6] == ["0000"] * 5 + ["ffff"]:
+            kind = table.parent / "gid_attrs" / "types" / entry.name
+            if kind.read_text().strip() != "RoCE v2":
+                continue
             rows.append((int(entry.name), ".".join(str(octet) for octet in bytes.fromhex(words[6] + words[7]))))
         elif words == ["0000"] * 8 and int(entry.name) > 16:
             break

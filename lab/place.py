@@ -1,33 +1,31 @@
-"""Where the lab keeps its things, and the numbers that both of its machines agree on."""
+"""Where one pair of the lab keeps its things, and the addresses that its nodes and the control host agree on."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-IMAGE_SOURCE = CHECKOUT / "lab" / "image"
 SERVICES = CHECKOUT / "lab" / "services"
+NODE_ROOT = CHECKOUT / "lab" / "node" / "root"
+"""Files that both kinds of nodes carry."""
 
-API_PORT = 8888
-"""The head's API in the machine."""
+CONTAINERS, MACHINES = "containers", "machines"
+KINDS = (CONTAINERS, MACHINES)
 
-PORT_SHIFT = int(os.environ.get("LAB_PORT_SHIFT") or 0)
-"""Added to the lab's ports on 127.0.0.1, for a second lab beside the first; it uses the first one's services."""
-
-MEMORY_MIB = 4096
-CPUS = 2
+PAIRS = 16
+"""Pairs that fit side by side: each has a /28 of 10.0.2.0/24."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """One machine of the pair. `rank` as in the cluster; `ssh_port` on 127.0.0.1 of the control host."""
+    """One node of the pair. `rank` as in the cluster."""
 
     name: str
     rank: int
-    ssh_port: int
 
     @property
     def alias(self) -> str:
@@ -38,32 +36,72 @@ class Node:
         """MAC of a network device: port 0 is management, 1 and 2 are the fabric's twins."""
         return f"52:54:00:1a:{self.rank + 1:02x}:{port:02x}"
 
-    @property
-    def forwards(self) -> dict[int, int]:
-        """Ports of 127.0.0.1 on the control host, each with the machine's port behind it."""
-        return {self.ssh_port: 22} | ({API_PORT + PORT_SHIFT: API_PORT} if self.name == "head" else {})
 
-
-HEAD = Node("head", 0, 2201 + PORT_SHIFT)
-WORKER = Node("worker", 1, 2202 + PORT_SHIFT)
+HEAD = Node("head", 0)
+WORKER = Node("worker", 1)
 NODES = (HEAD, WORKER)
 
 
 def peer(node: Node) -> Node:
-    """The machine at the other end of the cable."""
+    """The node at the other end of the cable."""
     return WORKER if node is HEAD else HEAD
 
 
 @dataclass(frozen=True)
 class Place:
-    """The folder of one running lab. `root` is absolute."""
+    """The folder of one pair, its kind of nodes, and its number among the pairs side by side. `root` is absolute."""
 
     root: Path
+    kind: str = CONTAINERS
+    number: int = 0
 
     @classmethod
     def of_environment(cls) -> Place:
-        """`$SPARK_LAB`, else `.lab/` of the checkout."""
-        return cls(Path(os.environ.get("SPARK_LAB") or CHECKOUT / ".lab").absolute())
+        """`$SPARK_LAB`, else `.lab/` of the checkout, with the kind and number that its first `up` wrote down."""
+        return cls(Path(os.environ.get("SPARK_LAB") or CHECKOUT / ".lab").absolute()).as_made()
+
+    def as_made(self) -> Place:
+        """This folder's pair as its `up` made it; as it is where none was made."""
+        try:
+            made = json.loads((self.root / "lab.json").read_text())
+        except FileNotFoundError:
+            return self
+        return replace(self, kind=made["nodes"], number=made["pair"])
+
+    def write_down(self) -> None:
+        """Keep kind and number for the commands that follow."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        (self.root / "lab.json").write_text(json.dumps({"nodes": self.kind, "pair": self.number}) + "\n")
+
+    @property
+    def identity(self) -> str:
+        """Eight hex digits that no other lab on this host has: part of every name and label outside the folder."""
+        return hashlib.sha256(bytes(self.root)).hexdigest()[:8]
+
+    @property
+    def control(self) -> str:
+        """Address under which the nodes reach the control host, for registry and hub."""
+        return f"10.0.2.{self._network + 2}"
+
+    @property
+    def services_address(self) -> str:
+        """Where registry and hub listen: QEMU's user network leads from `control` to the loopback interface."""
+        return "127.0.0.1" if self.kind == MACHINES else self.control
+
+    @property
+    def subnet(self) -> str:
+        """The management network of a pair of node-containers."""
+        return f"10.0.2.{self._network}/28"
+
+    def ssh_address(self, node: Node) -> tuple[str, int]:
+        """Host and port of the node's sshd, as the control host reaches it."""
+        if self.kind == MACHINES:
+            return "127.0.0.1", 2201 + node.rank + 10 * self.number
+        return f"10.0.2.{self._network + 5 + node.rank}", 22
+
+    @property
+    def _network(self) -> int:
+        return 0 if self.kind == MACHINES else 16 * self.number
 
     @property
     def ssh_config(self) -> Path:
@@ -75,13 +113,13 @@ class Place:
 
     @property
     def key(self) -> Path:
-        """Private key that opens both machines, for spark and for root."""
-        return self.root / "id_lab"
+        """Private key that opens both nodes, for spark and for root; one for all pairs of the checkout."""
+        return shared() / "id_lab"
 
     @property
     def keys(self) -> Path:
-        """Folder of the machines' own keys."""
-        return self.root / "keys"
+        """Folder of the nodes' own keys."""
+        return shared() / "keys"
 
     @property
     def faults(self) -> Path:
@@ -95,12 +133,14 @@ class Place:
     @property
     def control_sockets(self) -> Path:
         """Folder of ssh's multiplexing sockets, outside `root`: a unix socket's path ends at 107 bytes."""
-        name = f"spark-lab-{os.getuid()}-{hashlib.sha256(bytes(self.root)).hexdigest()[:8]}"
         runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-        return Path(runtime if runtime and os.access(runtime, os.W_OK) else "/tmp") / name
+        folder = Path(runtime if runtime and os.access(runtime, os.W_OK) else "/tmp")
+        return folder / f"spark-lab-{os.getuid()}-{self.identity}"
 
-    def console(self, node: Node) -> Path:
-        return self.root / f"{node.name}.console"
+
+def shared() -> Path:
+    """What all pairs of this checkout have in common: keys, the registry's images, the lab's own Docker daemon."""
+    return Path(os.environ.get("SPARK_LAB_SHARED") or CHECKOUT / ".lab").absolute()
 
 
 def cache() -> Path:

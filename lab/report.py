@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -62,6 +64,42 @@ def wait_for(
             say(f"still waiting: {what} ({now - began:.0f} of at most {limit_s:.0f} s)")
         sleep(every_s)
     return answer
+
+
+def long_step(what: str, command: Sequence[str | Path], log: Path, *, limit_s: float) -> None:
+    """Run a program whose output goes to the end of `log`, with its last line as a sign of life.
+
+    LabError with the log's end when it fails, is not installed, or does not end within `limit_s` seconds.
+    """
+
+    def tail(lines: int) -> str:
+        kept = [line for line in log.read_text(errors="replace").splitlines() if line.strip()][-lines:]
+        return "\n".join(f"  | {line[:160]}" for line in kept)
+
+    say(what)
+    began = spoke = time.monotonic()
+    with log.open("ab") as output:
+        try:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        except FileNotFoundError as missing:
+            raise LabError(f"{what}: {missing.filename} is not installed\n  way out: make setup") from None
+        while True:
+            try:
+                code = process.wait(timeout=1)
+                break
+            except subprocess.TimeoutExpired:
+                now = time.monotonic()
+                if now - began > limit_s:
+                    process.kill()
+                    raise LabError(f"{what}: not within {limit_s:.0f} s; the end of {log}:\n{tail(8)}") from None
+                if now - spoke >= SIGN_OF_LIFE_S:
+                    spoke = now
+                    say(f"{what}, {now - began:.0f} s so far:{tail(1).lstrip(' |')[:100]}")
+            except BaseException:
+                process.kill()
+                raise
+    if code != 0:
+        raise LabError(f"{what}: ended with {code}; the end of {log}:\n{tail(12)}")
 
 
 def each(work: Callable[[T], R], items: Iterable[T]) -> list[R]:

@@ -1,4 +1,4 @@
-"""What the lab is like now, as a table; read with one connection a machine."""
+"""What the lab is like now, as a table; read with one connection a node."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from typing import Any
 
 from lab import access, boot, faults
 from lab.fabric import shipped_ports
-from lab.machine import Machine
-from lab.pair import SUSPENDED, Pair
-from lab.place import PORT_SHIFT, SERVICES, Node
+from lab.nodes import Nodes
+from lab.place import NODES, SERVICES, Node
 from lab.report import each
 
 PROBE = Path(__file__).with_name("node_status.py")
-COLUMNS = ("node", "machine", "ssh", "docker", "gid index", "fabric", "sudo", "containers")
+COLUMNS = ("node", "power", "ssh", "docker", "gid index", "fabric", "sudo", "containers")
 
 
 @dataclass(frozen=True)
-class MachineStatus:
+class NodeStatus:
     """One row of the table. `facts` is what node_status.py wrote, empty when it could not be asked."""
 
     node: Node
@@ -61,27 +60,19 @@ def gid_indexes(node: Node, tables: dict[str, list[list[Any]]]) -> dict[str, str
     }
 
 
-def read(machine: Machine) -> MachineStatus:
-    """Ask one machine."""
-    pid = machine.pid()
-    if pid is None:
-        power = "suspended" if SUSPENDED in machine.states() else "off" if machine.disk.exists() else "not made"
-        return MachineStatus(machine.node, power)
-    power = f"on (pid {pid})"
-    if not boot.greets(machine.node.ssh_port):
-        return MachineStatus(machine.node, power)
-    done = access.run(machine.place, machine.node, ["python3", "-"], user="spark", stdin=PROBE.read_text(), limit_s=90)
+def read(pair: Nodes, node: Node) -> NodeStatus:
+    """Ask one node."""
+    power = pair.power(node)
+    if not pair.runs(node) or not boot.greets(pair.place, node):
+        return NodeStatus(node, power)
+    done = access.run(pair.place, node, ["python3", "-"], user="spark", stdin=PROBE.read_text(), limit_s=90)
     if done.returncode != 0:
-        return MachineStatus(machine.node, power, ssh=done.returncode not in (124, 255))
-    return MachineStatus(machine.node, power, ssh=True, facts=json.loads(done.stdout))
+        return NodeStatus(node, power, ssh=done.returncode not in (124, 255))
+    return NodeStatus(node, power, ssh=True, facts=json.loads(done.stdout))
 
 
-def services(pair: Pair) -> tuple[bool, str]:
+def services(pair: Nodes) -> tuple[bool, str]:
     """Whether registry and hub run, and what lab/services says."""
-    if PORT_SHIFT:
-        return True, "those of the lab without LAB_PORT_SHIFT"
-    if not SERVICES.exists():
-        return False, "lab/services does not exist in this checkout"
     environment = os.environ | {"SPARK_LAB": str(pair.place.root)}
     done = subprocess.run(
         [str(SERVICES), "status"],
@@ -102,15 +93,14 @@ def table(rows: list[tuple[str, ...]]) -> str:
     return "\n".join("  ".join(row).rstrip() for row in padded)
 
 
-def report(pair: Pair) -> tuple[bool, str]:
-    """True when both machines and the services are up; the whole text."""
-    found = each(read, pair.machines)
+def report(pair: Nodes) -> tuple[bool, str]:
+    """True when both nodes and the services are up; the whole text."""
+    found = each(lambda node: read(pair, node), NODES)
     serving, words = services(pair)
-    states = sorted(pair.states - {SUSPENDED})
     lines = [table([COLUMNS, *(status.cells() for status in found)]), ""]
-    lines.append(f"accel     {pair.machines[0].accelerator}")
+    lines.append(f"nodes     {pair.about}, pair {pair.place.number}")
     lines.append(f"cable     {'out' if pair.place.cable.exists() else 'in'}")
-    lines.append(f"states    {', '.join(states) or 'none'}")
+    lines.append(f"states    {', '.join(sorted(pair.states)) or 'none'}")
     active = faults.read(pair.place)
     lines.append(f"faults    {', '.join(f'rank {rank} {name}' for rank, name in active.items()) or 'none'}")
     lines.append("services  " + words.replace("\n", "\n          "))

@@ -243,11 +243,12 @@ def flip(content: bytes) -> bytes:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="lab.hub.server", description="the lab's model hub, on 127.0.0.1")
+    parser = argparse.ArgumentParser(prog="lab.hub.server", description="the lab's model hub")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--lab", type=Path, required=True, help="folder with faults.json and hub.json")
     options = parser.parse_args(arguments)
-    with Hub(("127.0.0.1", options.port), options.lab) as hub:
+    with Hub((options.host, options.port), options.lab) as hub:
         for repo in REVISIONS.values():
             size = sum(len(file.content) for file in repo.files.values())
             print(f"serving {repo.name} at {repo.revision}: {len(repo.files)} files, {size:,} bytes", flush=True)

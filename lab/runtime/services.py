@@ -1,4 +1,4 @@
-"""The control host's two services for the lab, both on the loopback interface: a registry and a model hub.
+"""The control host's two services for a pair: a registry and a model hub, where the pair's nodes reach them.
 
 `start` is idempotent: it builds and pushes the runtime image when needed, starts what does not run, starts again what
 runs from older sources, and returns once both answer. Processes are known by a pid file and by their own command line,
@@ -8,10 +8,12 @@ so a pid that was given to someone else is never ended.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -21,12 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.hub import server as hub_server
-from lab.place import CHECKOUT, Place
+from lab.place import CHECKOUT, Place, shared
 from lab.report import LabError, elapsed_s, say, wait_for
 from lab.runtime import image as runtime_image
 from lab.runtime import oci
 
-REGISTRY_ADDRESS = "127.0.0.1:5000"
+REGISTRY_PORT = 5000
 HUB_PORT = 5055
 ANSWER_LIMIT_S = 60.0
 STOP_LIMIT_S = 10.0
@@ -59,9 +61,10 @@ class Service:
         return pid if self.mark in command_line(pid) else None
 
     def launch(self) -> None:
-        if holder := listener(self.port):
+        address = self.place.services_address
+        if holder := listener(address, self.port):
             raise LabError(
-                f"the {self.name} needs port {self.port} of 127.0.0.1, and {holder} listens on it\n"
+                f"the {self.name} needs port {self.port} of {address}, and {holder} listens on it\n"
                 "  way out: stop it; a lab of another checkout stops with its own lab/services stop"
             )
         if shutil.which(self.command[0]) is None:
@@ -128,15 +131,17 @@ def command_line(pid: int) -> str:
     return ""
 
 
-def listener(port: int) -> str | None:
-    """`pid N (command line)` of whoever listens on the port of 127.0.0.1 or of every address; None when free."""
+def listener(ip: str, port: int) -> str | None:
+    """`pid N (command line)` of whoever listens on the port of `ip` or of every address; None when free."""
+    # as the kernel writes it: the address's bytes as a number of this machine
+    ours = f"{int.from_bytes(socket.inet_aton(ip), sys.byteorder):08X}"
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for row in Path(table).read_text().splitlines()[1:]:
             cells = row.split()
             address, _, local_port = cells[1].rpartition(":")
-            loopback_or_any = address == "0100007F" or not address.strip("0")
-            if cells[3] == "0A" and int(local_port, 16) == port and loopback_or_any:
+            ours_or_any = address == ours or not address.strip("0")
+            if cells[3] == "0A" and int(local_port, 16) == port and ours_or_any:
                 inodes.add(f"socket:[{cells[9]}]")
     if not inodes:
         return None
@@ -151,12 +156,17 @@ def listener(port: int) -> str | None:
 
 def registry(place: Place) -> Service:
     config = place.root / "registry.json"
-    return Service("registry", ["docker-registry", "serve", str(config)], str(config), 5000, place)
+    return Service("registry", ["docker-registry", "serve", str(config)], str(config), REGISTRY_PORT, place)
 
 
 def hub(place: Place) -> Service:
-    command = [sys.executable, "-m", "lab.hub.server", "--port", str(HUB_PORT), "--lab", str(place.root)]
-    return Service("hub", command, f"lab.hub.server --port {HUB_PORT} --lab {place.root}", HUB_PORT, place)
+    words = ["--host", place.services_address, "--port", str(HUB_PORT), "--lab", str(place.root)]
+    command = [sys.executable, "-m", "lab.hub.server", *words]
+    return Service("hub", command, f"lab.hub.server {' '.join(words)}", HUB_PORT, place)
+
+
+def registry_address(place: Place) -> str:
+    return f"{place.services_address}:{REGISTRY_PORT}"
 
 
 def write_registry_config(place: Place) -> None:
@@ -164,26 +174,28 @@ def write_registry_config(place: Place) -> None:
     config = {
         "version": 0.1,
         "log": {"level": "warn", "accesslog": {"disabled": True}},
-        "storage": {"filesystem": {"rootdirectory": str(place.root / "registry")}},
-        "http": {"addr": REGISTRY_ADDRESS},
+        # pairs side by side serve the same images
+        "storage": {"filesystem": {"rootdirectory": str(shared() / "registry")}},
+        "http": {"addr": registry_address(place)},
     }
     (place.root / "registry.json").write_text(json.dumps(config, indent=1) + "\n")
 
 
-def hub_sources() -> str | None:
+def hub_sources(place: Place) -> str | None:
     """Digest of the sources that the running hub was started from; None while it does not answer."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{HUB_PORT}/lab/health", timeout=5) as reply:
+        with urllib.request.urlopen(f"http://{place.services_address}:{HUB_PORT}/lab/health", timeout=5) as reply:
             return str(json.load(reply)["sources"])
     except (OSError, ValueError, KeyError):
         return None
 
 
 def start(place: Place) -> None:
-    place.root.mkdir(parents=True, exist_ok=True)
-    shelf = oci.Registry(REGISTRY_ADDRESS)
+    for folder in (place.root, shared()):
+        folder.mkdir(parents=True, exist_ok=True)
+    shelf = oci.Registry(registry_address(place))
     keeper, model_hub = registry(place), hub(place)
-    if model_hub.pid() is not None and hub_sources() != hub_server.sources():
+    if model_hub.pid() is not None and hub_sources(place) != hub_server.sources():
         say("hub: runs from older sources, starting it again")
         model_hub.stop()
     if model_hub.pid() is None:
@@ -191,33 +203,36 @@ def start(place: Place) -> None:
     if keeper.pid() is None:
         write_registry_config(place)
         keeper.launch()
-    image, base = runtime_image.build()
+    with (shared() / "runtime-image.lock").open("w") as lock:
+        # pairs side by side: one builds, the others find it in the cache
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        image, base = runtime_image.build()
     keeper.await_answer(shelf.answers)
     for pushed, tag in ((base, runtime_image.BASE_TAG), (image, runtime_image.TAG)):
         if not shelf.has(runtime_image.NAME, pushed.digest):
             say(f"registry: pushing {runtime_image.NAME}:{tag}")
             shelf.push(pushed, runtime_image.NAME, tag)
-    model_hub.await_answer(lambda: hub_sources() == hub_server.sources())
+    model_hub.await_answer(lambda: hub_sources(place) == hub_server.sources())
     (place.root / "runtime-image.digest").write_text(f"{image.digest}\n")
-    say(f"registry and hub answer on 127.0.0.1; runtime image {image.digest[:19]}")
+    say(f"registry and hub answer on {place.services_address}; runtime image {image.digest[:19]}")
 
 
 def status(place: Place) -> int:
     """One line a service on stdout; 0 when both answer, the hub from these sources, else 3."""
     healthy = True
     for service, answers in (
-        (registry(place), oci.Registry(REGISTRY_ADDRESS).answers),
-        (hub(place), lambda: hub_sources() == hub_server.sources()),
+        (registry(place), oci.Registry(registry_address(place)).answers),
+        (hub(place), lambda: hub_sources(place) == hub_server.sources()),
     ):
         pid = service.pid()
         state = "answers" if pid and answers() else "does not answer, or is older" if pid else "not running"
         healthy = healthy and state == "answers"
-        print(f"{service.name:<9} 127.0.0.1:{service.port}  {state}" + (f", pid {pid}" if pid else ""))
+        print(f"{service.name:<9} {place.services_address}:{service.port}  {state}" + (f", pid {pid}" if pid else ""))
     return 0 if healthy else 3
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="lab/services", description="registry and model hub of the lab, on 127.0.0.1")
+    parser = argparse.ArgumentParser(prog="lab/services", description="registry and model hub of the lab")
     parser.add_argument("action", choices=("start", "stop", "status"))
     action = parser.parse_args(arguments).action
     place = Place.of_environment()

@@ -1,6 +1,7 @@
 """Ask the engine from its own node until it is warm: one real completion, then warm-up passes that agree.
 
-Inputs (JSON argument): base_url, model, stack, completion_timeout_s, warmup_passes, warmup_max_tokens, warmup_agree.
+Inputs (JSON argument): base_url, model, stack, completion_timeout_s, warmup_passes, warmup_max_tokens, warmup_agree;
+question, where another than ours is to be asked.
 The API key, if the stack has one, is read from the stack's folder and goes nowhere else.
 Output: {"answer", "first_s", "warmup_s": [...], "settled": bool}. Words on stderr.
 Exit codes: 0 a completion came back; 1 none did, the reason on stderr; 3 the key was refused.
@@ -69,8 +70,9 @@ def warm_up(inputs: dict[str, Any]) -> tuple[list[float], bool]:
 
 def main() -> None:
     inputs = json.loads(sys.argv[1])
+    question = inputs.get("question", QUESTION)
     try:
-        answer, first_s = complete(inputs, QUESTION, 64)
+        answer, first_s = complete(inputs, question, 64)
     except urllib.error.HTTPError as error:
         if error.code == 401:
             say("the engine is up and refuses our API key: was it started with another one? Change the key and run up")
@@ -85,7 +87,7 @@ def main() -> None:
         ) from None
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise SystemExit(f"the first completion failed: {error}") from None
-    say(f"{QUESTION}   {answer.strip()}   ({first_s:.2f} s)")
+    say(f"{question}   {answer.strip()}   ({first_s:.2f} s)")
     seconds, settled = warm_up(inputs)
     print(json.dumps({"answer": answer.strip(), "first_s": first_s, "warmup_s": seconds, "settled": settled}))
 

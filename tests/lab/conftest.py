@@ -1,28 +1,77 @@
-"""One lab pair for all tests here, brought up and reset to clean nodes at the start, left running at the end.
+"""A pair of its own for every file of tests here: clean nodes, an empty backend, no fault, a good hub.
 
-The tests run in order and build on each other's nodes: an `up` costs a minute on emulated machines. A test that breaks
-the pair brings it back. What the lab stands in for is in lab/README.md: the engine and the GPU.
+Files do not build on each other, and run side by side (`pytest -n 2 --dist loadfile`): each process has its own pair,
+with networks and services of its own. The nodes are containers, but for what lies in machines/ and needs kernels of
+their own. What the lab stands in for is in lab/README.md.
 """
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.lab.pair import WORK, Stack, lab
+from tests.lab.pair import LAB, PROJECT_DIR, Stack, hub, lab, view
+
+HERE = Path(__file__).parent
+CONTAINERS, MACHINES = "containers", "machines"
+DOWN_LIMIT_S = 180
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--nodes", choices=(CONTAINERS, MACHINES), default=CONTAINERS, help="of tests that need no machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        item.add_marker(pytest.mark.lab)
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.lab)
+        if item.path.is_relative_to(HERE / MACHINES):
+            item.add_marker(pytest.mark.machines)
 
 
 @pytest.fixture(scope="session")
-def clean_lab() -> None:
-    """Both machines up, at their clean snapshot: no image, no checkpoint, no container; no fault switched on."""
-    lab("up", limit_s=1800)
-    lab("reset")
+def guarded() -> Iterator[set[Path]]:
+    """Pairs whose end is seen to: a guard takes each down when this process has ended, however it ended."""
+    guards: list[subprocess.Popen[bytes]] = []
+    known: set[Path] = set()
+
+    class Guards(set[Path]):
+        def add(self, place: Path) -> None:
+            if place not in known:
+                known.add(place)
+                environment = os.environ | {"SPARK_LAB": str(place)}
+                guards.append(subprocess.Popen([str(LAB), "guard"], stdin=subprocess.PIPE, env=environment))
+
+    yield Guards()
+    for guard in guards:
+        assert guard.stdin is not None
+        guard.stdin.close()
+        guard.wait(DOWN_LIMIT_S)
+
+
+@pytest.fixture(scope="module")
+def stack(request: pytest.FixtureRequest, guarded: set[Path]) -> Iterator[Stack]:
+    """A stack `dev` on clean nodes that only this file uses."""
+    is_machine = Path(request.node.path).is_relative_to(HERE / MACHINES)
+    nodes = MACHINES if is_machine else request.config.getoption("--nodes")
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    # pair 0 is the one of `make demo`; machines run one pair at a time
+    place = PROJECT_DIR / ".lab" / "pairs" / (nodes if nodes == MACHINES else str(worker + 1))
+    number = "0" if nodes == MACHINES else str(worker + 1)
+    os.environ["SPARK_LAB"] = str(place)
+    guarded.add(place)
+    shutil.rmtree(place / "state", ignore_errors=True)
+    hub()
+    if nodes == MACHINES:
+        # back to the kept state in seconds; new ones would boot
+        lab("up", "--nodes", nodes, "--pair", number, limit_s=1800)
+        lab("reset")
+    else:
+        lab("up", "--nodes", nodes, "--pair", number, "--fresh", limit_s=1800)
     lab("fault", "clear")
-
-
-@pytest.fixture(scope="session")
-def stack(clean_lab: None) -> Stack:
-    WORK.mkdir(parents=True, exist_ok=True)
-    return Stack()
+    view(place)
+    yield Stack()
+    del os.environ["SPARK_LAB"]

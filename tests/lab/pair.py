@@ -1,4 +1,7 @@
-"""The lab's pair as the tests see it: commands of lab/lab, a shell on a node, and a stack that `pulumi` converges."""
+"""A pair of the lab as the tests see it: commands of lab/lab, a shell on a node, and a stack that `pulumi` converges.
+
+Which pair is said by $SPARK_LAB, which conftest.py sets for each file of tests.
+"""
 
 import json
 import os
@@ -11,12 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import requests
 import yaml
 
+from lab import access
+from lab.place import NODES as LAB_NODES
+from lab.place import Place
+
 PROJECT_DIR = Path(__file__).parents[2]
-WORK = PROJECT_DIR / ".lab" / "test"
+LAB = PROJECT_DIR / "lab" / "lab"
 API = "http://127.0.0.1:8888"
+"""On the head: nothing of a node is forwarded to the control host."""
 NODES = ("head", "worker")
 MODEL = "deepseek-v4-flash-dspark"
 
@@ -30,11 +37,39 @@ class Done:
     seconds: float
 
 
-def run(argv: list[str], *, limit_s: float, env: dict[str, str] | None = None, check: bool = True) -> Done:
+def place() -> Place:
+    """The pair of the file of tests that runs."""
+    return Place.of_environment()
+
+
+def view(of: Path) -> Path:
+    """The checkout as this pair's: its own `.lab` and the shipped stack file with its own address of the control host.
+
+    So everything that is shipped runs as it is, several pairs side by side. Returns the folder.
+    """
+    folder = of / "project"
+    folder.mkdir(exist_ok=True)
+    links = {name: PROJECT_DIR / name for name in ("components", "scripts", "lab", ".venv")} | {".lab": of}
+    for name, target in links.items():
+        if not (folder / name).is_symlink():
+            (folder / name).symlink_to(target)
+    # Python resolves the link of a script, and would then run beside the checkout's own `.lab`
+    for name in ("Pulumi.yaml", "__main__.py"):
+        (folder / name).write_text((PROJECT_DIR / name).read_text())
+    shipped = (PROJECT_DIR / "Pulumi.dev.yaml").read_text()
+    (folder / "Pulumi.dev.yaml").write_text(shipped.replace("10.0.2.2:", f"{place().control}:"))
+    return folder
+
+
+def project() -> Path:
+    return place().root / "project"
+
+
+def run(argv: list[str], *, limit_s: float, env: dict[str, str] | None = None, check: bool = True, stdin: str = "") -> Done:
     began = time.monotonic()
     done = subprocess.run(
-        argv, cwd=PROJECT_DIR, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, timeout=limit_s, check=False,
+        argv, cwd=project() if env else PROJECT_DIR, env=env, input=stdin, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, timeout=limit_s, check=False,
     )  # fmt: skip
     found = Done(done.returncode, done.stdout, time.monotonic() - began)
     assert not check or found.code == 0, f"{' '.join(argv)} ended with {found.code}:\n{found.text[-6000:]}"
@@ -42,17 +77,14 @@ def run(argv: list[str], *, limit_s: float, env: dict[str, str] | None = None, c
 
 
 def lab(*words: str, limit_s: float = 600) -> Done:
-    return run([str(PROJECT_DIR / "lab" / "lab"), *words], limit_s=limit_s)
+    return run([str(LAB), *words], limit_s=limit_s)
 
 
-def on(node: str, line: str, *, root: bool = False, check: bool = True) -> str:
+def on(node: str, line: str, *, root: bool = False, check: bool = True, stdin: str = "") -> str:
     """What a shell line prints on a node, as the user that the stack uses, or as root."""
-    return lab_ssh(node, line, root=root, check=check).text
-
-
-def lab_ssh(node: str, line: str, *, root: bool, check: bool) -> Done:
-    words = [str(PROJECT_DIR / "lab" / "lab"), "ssh", *(["--root"] if root else []), node, line]
-    return run(words, limit_s=180, check=check)
+    [known] = [known for known in LAB_NODES if known.name == node]
+    words = access.ssh_command(place(), known, user="root" if root else "spark")
+    return run([*words, line], limit_s=180, check=check, stdin=stdin).text
 
 
 def inspect(node: str, container: str) -> dict[str, Any]:
@@ -78,13 +110,12 @@ class Under:
     """A command under way; its lines so far, and a way to wait for one of them."""
 
     def __init__(self, argv: list[str], env: dict[str, str]) -> None:
-        WORK.mkdir(parents=True, exist_ok=True)
-        self.log = WORK / "under-way.log"
+        self.log = place().root / "under-way.log"
         with self.log.open("w") as log:
             # a shell without job control starts what is in the background with Ctrl-C ignored
             self.process = subprocess.Popen(
                 ["env", "--default-signal=INT", *argv],
-                cwd=PROJECT_DIR,
+                cwd=project(),
                 env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -119,7 +150,7 @@ class Under:
 
 def hub(**switches: Any) -> None:
     """Tell the lab's hub what to do badly (lab/hub/switches.py); without any, nothing."""
-    file = PROJECT_DIR / ".lab" / "hub.json"
+    file = place().root / "hub.json"
     if switches:
         part = file.with_suffix(".part")
         part.write_text(json.dumps(switches))
@@ -130,7 +161,7 @@ def hub(**switches: Any) -> None:
 
 def hub_log() -> str:
     """Every request that the hub had, one a line: method, path, status, range."""
-    return (PROJECT_DIR / ".lab" / "hub.log").read_text()
+    return (place().root / "hub.log").read_text()
 
 
 class Stack:
@@ -144,9 +175,10 @@ class Stack:
         self.name = name
         text = run([str(PROJECT_DIR / "scripts" / "env"), "env", "-0"], limit_s=60).text
         self.env = dict(pair.split("=", 1) for pair in text.split("\0") if "=" in pair)
-        backend = WORK / f"state-{os.getpid()}"
+        backend = place().root / "state"
         backend.mkdir(parents=True, exist_ok=True)
         self.env["PULUMI_BACKEND_URL"] = f"file://{backend}"
+        self.changed = place().root / "Pulumi.changed.yaml"
         self.pulumi("stack", "select", "--create", self.name)
 
     def pulumi(self, *words: str, check: bool = True, limit_s: float = 600) -> Done:
@@ -156,16 +188,16 @@ class Stack:
         """The words that name the stack file: none for the shipped one."""
         if change is None:
             return []
-        document = yaml.safe_load((PROJECT_DIR / "Pulumi.dev.yaml").read_text())
+        document = yaml.safe_load((project() / "Pulumi.dev.yaml").read_text())
         change(document["config"]["spark-stack:cluster"])
-        path = WORK / "Pulumi.changed.yaml"
+        path = self.changed
         path.write_text(yaml.safe_dump(document, sort_keys=False))
         for name, value in (("api_key", self.api_key), ("hf_token", self.hf_token)):
             if value:
                 secret = ["--secret", "--config-file", str(path), f"spark-stack:{name}"]
                 subprocess.run(
                     ["pulumi", "config", "set", "--stack", self.name, *secret],
-                    cwd=PROJECT_DIR, env=self.env, input=value, text=True, check=True, capture_output=True,
+                    cwd=project(), env=self.env, input=value, text=True, check=True, capture_output=True,
                 )  # fmt: skip
         return ["--config-file", str(path)]
 
@@ -203,7 +235,7 @@ class Stack:
         """A script of scripts/, with `answer` on its stdin."""
         began = time.monotonic()
         done = subprocess.run(
-            [str(PROJECT_DIR / "scripts" / name), *words], cwd=PROJECT_DIR, env=self.env, input=answer,
+            [str(project() / "scripts" / name), *words], cwd=project(), env=self.env, input=answer,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout
@@ -213,13 +245,32 @@ class Stack:
         return self.pulumi("destroy", "--stack", self.name, "--yes", "--skip-preview", "--non-interactive")
 
 
+def api(path: str, body: dict[str, Any] | None = None, key: str | None = None, *, at: str = API) -> tuple[int, Any]:
+    """Status and document of one request to the engine, from the head's own shell. The headers go by stdin."""
+    send = f"--data '{json.dumps(body)}'" if body else ""
+    headers = ["Content-Type: application/json", *([f"Authorization: Bearer {key}"] if key else [])]
+    line = f"curl --silent --max-time 120 --write-out '\\n%{{http_code}}' --header @- {send} {at}{path}"
+    text, _, status = on("head", line, stdin="\n".join(headers)).rpartition("\n")
+    return int(status), json.loads(text)
+
+
 def ask(question: str = "What is 47 x 89?", key: str | None = None) -> str:
-    """The answer to one question through the forwarded port. Raises requests.HTTPError when it is refused."""
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    """The answer to one question."""
     body = {"model": MODEL, "messages": [{"role": "user", "content": question}], "max_tokens": 64, "temperature": 0}
-    response = requests.post(f"{API}/v1/chat/completions", json=body, headers=headers, timeout=120)
-    response.raise_for_status()
-    return str(response.json()["choices"][0]["message"]["content"])
+    status, document = api("/v1/chat/completions", body, key)
+    assert status == 200, document
+    return str(document["choices"][0]["message"]["content"])
+
+
+def gid_row(node: str) -> int:
+    """The row that the node's own table has for its fabric address: RoCE v2, on the first port."""
+    address = f"192.168.100.{NODES.index(node) + 1}"
+    gid = "0000:0000:0000:0000:0000:ffff:" + "%02x%02x:%02x%02x" % tuple(map(int, address.split(".")))
+    table = "/sys/class/infiniband/rocep1s0f1/ports/1"
+    rows = on(node, f"cd {table}/gids && grep -l {gid} [0-9]*").split()
+    kinds = {row: on(node, f"cat {table}/gid_attrs/types/{row}").strip() for row in rows}
+    [row] = [row for row, kind in kinds.items() if kind == "RoCE v2"]
+    return int(row)
 
 
 def environment_of(node: str, container: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lab.place import Place
+from lab.place import MACHINES, Place
 from lab.report import LabError
 from lab.runtime import services
 from lab.runtime.services import Service
@@ -18,7 +18,7 @@ SLEEPER = "import time; time.sleep(60)"
 
 @pytest.fixture
 def place(tmp_path) -> Place:
-    return Place(tmp_path)
+    return Place(tmp_path, MACHINES)
 
 
 @pytest.fixture
@@ -55,10 +55,10 @@ def test_a_pid_that_is_somebody_elses_by_now_is_left_alone(place, stranger, free
 def test_whoever_holds_the_port_is_named(place, free_port):
     port = free_port()
     with socket.create_server(("127.0.0.1", port)):
-        assert f"pid {os.getpid()} " in str(services.listener(port))
+        assert f"pid {os.getpid()} " in str(services.listener("127.0.0.1", port))
         with pytest.raises(LabError, match=rf"needs port {port} .* pid {os.getpid()} .*\n  way out: stop it"):
             service(place, "mark-three", port).launch()
-    assert services.listener(port) is None
+    assert services.listener("127.0.0.1", port) is None
 
 
 def test_a_service_that_ends_at_once_is_told_with_the_end_of_its_log(place, free_port):

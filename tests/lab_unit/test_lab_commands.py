@@ -1,12 +1,17 @@
-"""The lab's commands short of a machine: words that are refused, faults, fabric addresses, waits, the status table."""
+"""The lab's commands short of a node: words that are refused, faults, fabric addresses, waits, the status table."""
 
 import json
-from ipaddress import IPv4Interface
+import os
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from lab import cli, fabric, faults, report, status
-from lab.place import HEAD, NODES, WORKER, Place
+from lab.containers import docker
+from lab.containers.pair import ContainerPair
+from lab.place import CONTAINERS, HEAD, KINDS, MACHINES, NODES, PAIRS, WORKER, Place
 from lab.report import LabError
 
 
@@ -66,12 +71,17 @@ def test_a_fault_that_the_stand_in_does_not_know_is_refused_with_those_it_knows(
     assert not Place(tmp_path).faults.exists()
 
 
-@pytest.fixture
-def lab(tmp_path, monkeypatch):
+@pytest.fixture(params=KINDS)
+def lab(tmp_path, monkeypatch, request):
+    """A lab of either kind that was never up, on a host without a Docker daemon."""
     monkeypatch.setenv("SPARK_LAB", str(tmp_path / "lab"))
+    monkeypatch.setenv("SPARK_LAB_SHARED", str(tmp_path / "lab"))
     monkeypatch.setenv("SPARK_STACK_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("LAB_ACCEL", "tcg")
-    return Place(tmp_path / "lab")
+    monkeypatch.setattr(docker, "find", lambda: None)
+    place = Place(tmp_path / "lab", request.param)
+    place.write_down()
+    return place
 
 
 @pytest.mark.parametrize(
@@ -80,6 +90,7 @@ def lab(tmp_path, monkeypatch):
         (["fault", "2", "slow"], "RANK is 0 or 1"),
         (["fault", "clear", "slow"], "lab fault clear"),
         (["reset"], "no state `clean`"),
+        (["set", "head", "mem_available_gib=3"], "head does not run"),
         (["snapshot", "clean"], "choose another name"),
         (["ssh", "head", "true"], "head does not run: lab/lab up"),
         (["power-cut", "worker"], "worker is off already"),
@@ -107,9 +118,61 @@ def test_status_of_a_lab_that_was_never_up_is_a_table_and_a_failure(lab, capsys)
     shown = capsys.readouterr().out
     assert shown.count("not made") == 2
     assert "states    none" in shown
+    assert f"nodes     {lab.kind}" in shown
+
+
+def test_a_pair_of_one_kind_is_not_taken_for_the_other(lab, capsys, monkeypatch):
+    monkeypatch.setattr("lab.pair.of", lambda place: SimpleNamespace(power=lambda node: "off"))
+    other = next(kind for kind in KINDS if kind != lab.kind)
+    assert cli.main(["up", "--nodes", other]) == 1
+    assert f"this lab's pair is of {lab.kind}" in capsys.readouterr().err
+
+
+def test_pairs_side_by_side_share_no_address():
+    places = [Place(Path("/lab"), CONTAINERS, number) for number in range(PAIRS)]
+    networks = [IPv4Network(place.subnet) for place in places]
+    assert not any(one.overlaps(two) for at, one in enumerate(networks) for two in networks[at + 1 :])
+    for place, network in zip(places, networks, strict=True):
+        own = [place.control, *(place.ssh_address(node)[0] for node in NODES)]
+        assert len(set(own)) == 3
+        assert all(IPv4Address(address) in list(network.hosts()) for address in own)
+
+
+def test_without_root_node_containers_are_refused_with_both_ways_out(monkeypatch):
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(LabError) as refusal:
+        docker.ensure()
+    assert "need root" in str(refusal.value)
+    assert "sudo -E lab/lab up" in str(refusal.value)
+    assert "--nodes machines" in str(refusal.value)
+
+
+def test_without_a_docker_daemon_and_a_way_to_start_one_the_refusal_names_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPARK_LAB_SHARED", str(tmp_path))
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(docker, "find", lambda: None)
+    monkeypatch.setattr("shutil.which", lambda name: None if name == "dockerd" else f"/usr/bin/{name}")
+    with pytest.raises(LabError, match="no Docker daemon answers here, and dockerd is not installed(.|\n)*make setup"):
+        docker.ensure()
+
+
+def test_a_process_that_took_the_pid_of_the_labs_daemon_is_left_alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPARK_LAB_SHARED", str(tmp_path))
+    own = docker.OwnDaemon()
+    monkeypatch.setattr(own, "runtime", tmp_path)
+    (tmp_path / "docker.pid").write_text(f"{os.getpid()}\n")
+    assert own.pid() is None
+
+
+def test_names_outside_the_labs_folder_are_its_own(tmp_path):
+    names = {ContainerPair(Place(tmp_path / folder)).name("head") for folder in ("one", "two")}
+    assert len(names) == 2
+    assert all(name.startswith("spark-lab-") for name in names)
 
 
 def test_an_unknown_accelerator_is_refused(lab, capsys, monkeypatch):
+    if lab.kind != MACHINES:
+        pytest.skip("of machines")
     monkeypatch.setenv("LAB_ACCEL", "warp")
     assert cli.main(["status"]) == 1
     assert "LAB_ACCEL is 'warp': it may be kvm or tcg" in capsys.readouterr().err

@@ -14,14 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from lab import access, fabric, image
-from lab.host import missing_packages, taken_ports, virtualizes
-from lab.machine import FABRIC_PORTS, Machine
-from lab.place import HEAD, IMAGE_SOURCE, NODES, WORKER, Node, Place
+from lab import access, fabric
+from lab.machines import image
+from lab.machines.host import is_taken, missing_packages, virtualizes
+from lab.machines.machine import FABRIC_PORTS, Machine
+from lab.place import CONTAINERS, HEAD, MACHINES, NODE_ROOT, NODES, WORKER, Node, Place
 
 
 def machine(node: Node, root: Path, accelerator: str = "tcg") -> Machine:
-    return Machine(Place(root), node, accelerator, Path("/image"))
+    return Machine(Place(root, MACHINES), node, accelerator, Path("/image"))
 
 
 def option(command: list[str], name: str) -> list[str]:
@@ -56,7 +57,7 @@ def test_the_macs_of_the_pair_are_all_different():
     assert len({node.mac(port) for node in NODES for port in (0, 1, 2)}) == 6
 
 
-def test_only_the_head_forwards_the_api_and_only_on_loopback(tmp_path):
+def test_nothing_but_ssh_is_forwarded_and_only_on_loopback(tmp_path):
     forwarded = {
         node.name: [
             word
@@ -66,8 +67,7 @@ def test_only_the_head_forwards_the_api_and_only_on_loopback(tmp_path):
         ]
         for node in NODES
     }
-    assert forwarded["head"] == ["hostfwd=tcp:127.0.0.1:2201-:22", "hostfwd=tcp:127.0.0.1:8888-:8888"]
-    assert forwarded["worker"] == ["hostfwd=tcp:127.0.0.1:2202-:22"]
+    assert forwarded == {"head": ["hostfwd=tcp:127.0.0.1:2201-:22"], "worker": ["hostfwd=tcp:127.0.0.1:2202-:22"]}
 
 
 def test_a_state_of_one_accelerator_is_never_offered_to_the_other(tmp_path):
@@ -81,7 +81,7 @@ def test_a_state_is_only_offered_to_the_hardware_it_was_kept_on(tmp_path, monkey
     assert ours.states() == {"clean"}
     other_cpu = machine(HEAD, tmp_path, "kvm")
     assert other_cpu.states() == set()
-    monkeypatch.setattr("lab.host.qemu_version", lambda: "QEMU emulator version 99")
+    monkeypatch.setattr("lab.machines.host.qemu_version", lambda: "QEMU emulator version 99")
     assert ours.states() == set()
 
 
@@ -158,8 +158,8 @@ def test_root_needs_no_user_namespace():
 def test_a_port_that_something_listens_on_is_taken(free_port):
     port = free_port()
     with socket.create_server(("127.0.0.1", port)):
-        assert taken_ports([port]) == [port]
-    assert taken_ports([port]) == []
+        assert is_taken(port)
+    assert not is_taken(port)
 
 
 def test_the_image_key_follows_bytes_names_and_modes(tmp_path):
@@ -180,18 +180,16 @@ def test_the_image_key_follows_bytes_names_and_modes(tmp_path):
     assert image.key(source) == keys[-1]
 
 
-def test_what_the_guest_runs_is_executable():
-    for path in (
-        "build",
-        "assemble",
-        "initrd-init",
-        *(f"root/usr/local/sbin/lab-{name}" for name in ("fabric", "identity")),
-    ):
-        assert os.access(IMAGE_SOURCE / path, os.X_OK), path
+def test_what_a_node_runs_is_executable():
+    roots = (NODE_ROOT, image.SOURCE / "root", image.SOURCE.parent.parent / "containers" / "root")
+    programs = [file for root in roots for folder in ("usr/bin", "usr/local/sbin") for file in (root / folder).glob("*")]
+    programs += [image.SOURCE / name for name in ("build", "assemble", "initrd-init")]
+    assert len(programs) > 8
+    assert [file for file in programs if not os.access(file, os.X_OK)] == []
 
 
 def test_the_kernel_is_found_behind_bytes_that_only_look_like_one(tmp_path):
-    spec = importlib.util.spec_from_file_location("vmlinux", IMAGE_SOURCE / "vmlinux.py")
+    spec = importlib.util.spec_from_file_location("vmlinux", image.SOURCE / "vmlinux.py")
     assert spec is not None and spec.loader is not None
     vmlinux = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(vmlinux)
@@ -218,33 +216,48 @@ def test_the_kernel_is_found_behind_bytes_that_only_look_like_one(tmp_path):
     ],
 )
 def test_nvidia_smi_answers_as_on_a_gb10_and_refuses_the_rest(words, code, answer):
-    command = [str(IMAGE_SOURCE / "root" / "usr" / "bin" / "nvidia-smi"), *words]
+    command = [str(NODE_ROOT / "usr" / "bin" / "nvidia-smi"), *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     assert (done.returncode, done.stdout) == (code, answer)
 
 
-def test_ssh_config_holds_both_machines_with_checked_keys_and_absolute_paths(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "addresses"),
+    [
+        (MACHINES, [("127.0.0.1", 2201), ("127.0.0.1", 2202)]),
+        (CONTAINERS, [("10.0.2.5", 22), ("10.0.2.6", 22)]),
+    ],
+)
+def test_ssh_config_holds_both_nodes_with_checked_keys_and_absolute_paths(tmp_path, monkeypatch, kind, addresses):
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    place = Place(tmp_path / "with space")
+    place = Place(tmp_path / "with space", kind)
     place.root.mkdir()
     place.ssh_config.write_text(access.ssh_config(place))
-    for node, port in ((HEAD, 2201), (WORKER, 2202)):
+    for node, (host, port) in zip(NODES, addresses, strict=True):
         command = ["ssh", "-F", str(place.ssh_config), "-G", node.alias]
         shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
         found = dict(line.split(" ", 1) for line in shown.splitlines() if " " in line)
-        assert (found["hostname"], found["port"], found["user"]) == ("127.0.0.1", str(port), "spark")
+        assert (found["hostname"], found["port"], found["user"]) == (host, str(port), "spark")
         assert found["stricthostkeychecking"] in ("yes", "true")
         assert found["userknownhostsfile"] == str(place.known_hosts)
         assert found["identityfile"] == str(place.key)
         assert found["controlpath"].startswith("/tmp/spark-lab-")
 
 
-def test_known_hosts_name_the_forwarded_port():
-    assert access.known_hosts({HEAD: "ssh-ed25519 AAAA"}) == "[127.0.0.1]:2201 ssh-ed25519 AAAA\n"
+@pytest.mark.parametrize(("kind", "name"), [(MACHINES, "[127.0.0.1]:2201"), (CONTAINERS, "10.0.2.5")])
+def test_known_hosts_name_the_port_where_it_is_another(tmp_path, kind, name):
+    public = {HEAD: "ssh-ed25519 AAAA"}
+    assert access.known_hosts(Place(tmp_path, kind), public) == f"{name} ssh-ed25519 AAAA\n"
+
+
+@pytest.fixture
+def own_keys(tmp_path, monkeypatch):
+    """Not those of the checkout's lab."""
+    monkeypatch.setenv("SPARK_LAB_SHARED", str(tmp_path / "lab"))
 
 
 @pytest.mark.skipif(not os.path.exists("/usr/bin/ssh-keygen"), reason="needs ssh-keygen of the lab's host packages")
-def test_a_second_prepare_keeps_every_key(tmp_path):
+def test_a_second_prepare_keeps_every_key(tmp_path, own_keys):
     place = Place(tmp_path / "lab")
     access.prepare(place)
     first = {path: path.read_bytes() for path in place.root.rglob("*") if path.is_file()}
@@ -255,7 +268,7 @@ def test_a_second_prepare_keeps_every_key(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/usr/bin/ssh-keygen"), reason="needs ssh-keygen of the lab's host packages")
-def test_a_seed_lets_the_pair_log_in_to_each_other_by_fabric_address(tmp_path):
+def test_a_seed_lets_the_pair_log_in_to_each_other_by_fabric_address(tmp_path, own_keys):
     place = Place(tmp_path / "lab")
     access.prepare(place)
     with tarfile.open(fileobj=io.BytesIO((place.root / "head.seed").read_bytes())) as seed:

@@ -24,7 +24,7 @@ def pair(stack: Stack) -> Stack:
 
 
 def refused_flag(cluster: dict[str, Any]) -> None:
-    cluster["engine"]["extra_args"] = ["--no-such-flag"]
+    cluster["engine"] = {"extra_args": ["--no-such-flag"]}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.lab.pair import Stack, ask, environment_of, identities, lab, on, words_of
+from tests.lab.pair import Stack, ask, environment_of, gid_row, identities, lab, on, words_of
 
 
 @pytest.fixture(scope="module")
@@ -12,12 +12,15 @@ def pair(stack: Stack) -> Stack:
 
 
 def test_an_index_that_drifted_over_a_reboot_is_used_by_the_next_start(pair: Stack) -> None:
+    before = gid_row("worker")
     lab("addresses", "worker", "192.168.100.2/24")
     lab("reboot", "worker")
+    after = gid_row("worker")
+    assert after != before
     shown = words_of(pair.up().text)
     assert "worker's rank" in shown, "the reason is on the screen: its rank did not survive the reboot"
-    assert environment_of("worker", "spark-dev-rank1")["NCCL_IB_GID_INDEX"] == "1"
-    assert pair.outputs()["gid_index"] == {"head": 1, "worker": 1}
+    assert environment_of("worker", "spark-dev-rank1")["NCCL_IB_GID_INDEX"] == str(after)
+    assert pair.outputs()["gid_index"] == {"head": gid_row("head"), "worker": after}
     assert "4183" in ask()
 
 
@@ -50,7 +53,7 @@ def test_both_nodes_off_fail_soon_by_name_and_preview_all_the_same_with_facts_of
         assert "worker: reading facts: SSH to lab-worker" in shown
         without = pair.steps(lambda cluster: cluster.update(facts="off"))
         assert without == {}, "no change is shown that is none"
-        changed = pair.steps(lambda cluster: (cluster.update(facts="off"), cluster["engine"].update(max_num_seqs=4)))
+        changed = pair.steps(lambda cluster: (cluster.update(facts="off"), cluster.update(engine={"max_num_seqs": 4})))
         assert {name for name, step in changed.items() if "replace" in step} == {"head-engine", "worker-engine"}
     finally:
         lab("power-on", "head")

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab import host
-from lab.place import CPUS, MEMORY_MIB, Node, Place, peer
+from lab import access
+from lab.boot import Boot
+from lab.machines import host
+from lab.place import Node, Place, peer
 from lab.report import LabError, wait_for
 
 KERNEL_COMMAND_LINE = (
@@ -33,6 +35,10 @@ ACCELERATOR = {
 """QEMU options and words for the kernel, by accelerator."""
 
 FABRIC_PORTS = (1, 2)
+KVM_HINT = "\n  where KVM itself is at fault: LAB_ACCEL=tcg lab/lab up emulates, slowly"
+
+MEMORY_MIB = 4096
+CPUS = 2
 
 HARDWARE_OPTIONS = ("-M", "-accel", "-cpu", "-smp", "-m", "-device")
 
@@ -56,9 +62,9 @@ class Machine:
         return self.place.root / f"{self.node.name}.pid"
 
     @property
-    def seed(self) -> Path:
-        """Tar of what makes this machine this node; the guest unpacks it at its first boot."""
-        return self.place.root / f"{self.node.name}.seed"
+    def console(self) -> Path:
+        """What the machine writes on its serial port."""
+        return self.place.root / f"{self.node.name}.console"
 
     def command(self, tag: str | None = None) -> list[str]:
         """The QEMU command, to be run in `place.root`; `tag` names a snapshot to start from instead of booting.
@@ -68,17 +74,18 @@ class Machine:
         """
         name = self.node.name
         options, words = ACCELERATOR[self.accelerator]
-        forwards = "".join(f",hostfwd=tcp:127.0.0.1:{ours}-:{its}" for ours, its in self.node.forwards.items())
+        # its sshd is all that this host reaches of the machine
+        address, port = self.place.ssh_address(self.node)
         command = ["qemu-system-x86_64", "-name", f"spark-{name}", "-M", "q35,hpet=off,vmport=off", *options]
         command += ["-smp", str(CPUS), "-m", str(MEMORY_MIB), "-nodefaults", "-no-user-config", "-display", "none"]
         command += ["-pidfile", self.pid_file.name, "-qmp", f"unix:{name}.qmp,server=on,wait=off"]
         command += ["-chardev", f"file,id=console,path={name}.console", "-serial", "chardev:console"]
         command += ["-kernel", str(self.image / "vmlinux"), "-initrd", str(self.image / "initrd.img")]
         command += ["-append", f"{KERNEL_COMMAND_LINE}{words} lab.node={name}"]
-        command += ["-fw_cfg", f"name=opt/spark-lab/seed,file={self.seed.name}"]
+        command += ["-fw_cfg", f"name=opt/spark-lab/seed,file={access.seed(self.place, self.node).name}"]
         command += ["-drive", f"file={self.disk.name},if=none,id=root,format=qcow2,cache=writeback,discard=unmap"]
         command += ["-device", "virtio-blk-pci,drive=root"]
-        command += ["-netdev", f"user,id=management,ipv6=off{forwards}"]
+        command += ["-netdev", f"user,id=management,ipv6=off,hostfwd=tcp:{address}:{port}-:22"]
         command += ["-device", f"virtio-net-pci,netdev=management,mac={self.node.mac(0)}"]
         for port in FABRIC_PORTS:
             local = f"local.type=unix,local.path={name}.fabric{port}"
@@ -150,13 +157,13 @@ class Machine:
         """
         if self.pid() is not None:
             return
-        taken = host.taken_ports(self.node.forwards)
-        if taken:
+        _, port = self.place.ssh_address(self.node)
+        if host.is_taken(port):
             raise LabError(
-                f"{self.node.name}: the machine needs port(s) {', '.join(map(str, taken))} of 127.0.0.1, and they are"
-                " taken, by another checkout's lab perhaps: lab/lab down there (ss -ltnp names the holder)"
+                f"{self.node.name}: the machine needs port {port} of 127.0.0.1, and it is taken, by another checkout's"
+                " lab perhaps: lab/lab down there (ss -ltnp names the holder), or lab/lab up --pair N here"
             )
-        console = self.place.console(self.node)
+        console = self.console
         if console.exists():
             console.rename(console.with_suffix(".console-before"))
         log = self.place.root / f"{self.node.name}.qemu.log"
@@ -217,6 +224,16 @@ class Machine:
         if complaint.strip():
             raise LabError(f"{self.node.name}: QEMU on `{line}`: {complaint.strip()}")
 
+    def boot(self) -> Boot:
+        """The machine's way up, with the console as evidence."""
+
+        def evidence() -> str:
+            unit = access.run(self.place, self.node, ["journalctl", "-u", "docker", "-n", "15", "--no-pager"])
+            hint = KVM_HINT if self.accelerator == "kvm" else ""
+            return f"{self.console_tail()}\n{unit.stdout}{hint}"
+
+        return Boot(self.place, self.node, self.check_alive, evidence, host.TIME_FACTOR[self.accelerator])
+
     def check_alive(self) -> None:
         """LabError when the machine went off or its kernel gave up: then no wait helps."""
         if self.pid() is None:
@@ -230,11 +247,11 @@ class Machine:
     def console_tail(self, lines: int = 15) -> str:
         """The last lines the machine wrote on its console, indented under a heading."""
         try:
-            text = self.place.console(self.node).read_text(errors="replace")
+            text = self.console.read_text(errors="replace")
         except OSError:
             return f"  {self.node.name} wrote nothing on its console"
         kept = [f"  | {line}" for line in text.splitlines()[-lines:]]
-        return "\n".join([f"  last lines of {self.place.console(self.node)}:", *kept])
+        return "\n".join([f"  last lines of {self.console}:", *kept])
 
 
 def _answer(readline: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -116,23 +116,13 @@ def accelerator() -> str:
     return "tcg"
 
 
-def taken_ports(ports: Iterable[int]) -> list[int]:
-    """Those of `ports` that something already listens on, on 127.0.0.1."""
-    taken = []
-    for port in ports:
-        with socket.socket() as probe:
-            # as QEMU binds: connections of a machine that just went away must not count
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                taken.append(port)
-    return taken
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that nothing listens on now."""
+def is_taken(port: int) -> bool:
+    """True when something listens on the port of 127.0.0.1 already."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        # as QEMU binds: connections of a machine that just went away must not count
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False

@@ -1,4 +1,4 @@
-"""The guest image: built from lab/image once a set of inputs, booted once to let Docker settle, kept in the cache."""
+"""The guest image: built once a set of inputs, booted once to let Docker settle, kept in the cache."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
-from lab import access, boot, host
-from lab.machine import Machine
-from lab.place import IMAGE_SOURCE, Node, Place, cache
-from lab.report import LabError, elapsed_s, say, wait_for
+from lab import access
+from lab.machines import host
+from lab.machines.machine import Machine
+from lab.place import CHECKOUT, MACHINES, NODE_ROOT, PAIRS, Node, Place, cache
+from lab.report import long_step, say, wait_for
 
 BUILD_LIMIT_S = 1800
 POWER_OFF_LIMIT_S = 120
@@ -33,13 +33,17 @@ systemctl poweroff
 """
 
 
-def key(source: Path = IMAGE_SOURCE) -> str:
+SOURCE = CHECKOUT / "lab" / "machines" / "image"
+
+
+def key(*sources: Path) -> str:
     """Hash over the names, modes and bytes of the image's inputs."""
     digest = hashlib.sha256()
-    for path in sorted(path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
-        executable = "x" if os.access(path, os.X_OK) else "-"
-        content = hashlib.sha256(path.read_bytes()).hexdigest()
-        digest.update(f"{path.relative_to(source)} {executable} {content}\n".encode())
+    for source in sources or (SOURCE, NODE_ROOT):
+        for path in sorted(path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
+            executable = "x" if os.access(path, os.X_OK) else "-"
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            digest.update(f"{path.relative_to(source)} {executable} {content}\n".encode())
     return digest.hexdigest()[:16]
 
 
@@ -57,7 +61,7 @@ def ensure(accelerator: str) -> Path:
     say(f"image: no guest for these inputs in {done.parent} yet; building {done.name} (a few minutes, once)")
     work = Path(tempfile.mkdtemp(prefix=f".building-{done.name}-", dir=done.parent))
     try:
-        _build(work)
+        long_step("image: the guest's disk", [SOURCE / "build", work], work / "build.log", limit_s=BUILD_LIMIT_S)
         _bake(work, accelerator)
         os.replace(work, done)
     except OSError:
@@ -70,49 +74,18 @@ def ensure(accelerator: str) -> Path:
     return done
 
 
-def _build(work: Path) -> None:
-    log = work / "build.log"
-    with log.open("w") as errors:
-        process = subprocess.Popen(
-            [str(IMAGE_SOURCE / "build"), str(work)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        )
-        assert process.stdout is not None
-        os.set_blocking(process.stdout.fileno(), False)
-        step = "start"
-        began = step_began = spoke = elapsed_s()
-        while process.poll() is None:
-            for line in process.stdout:
-                if line.startswith("step: "):
-                    step, step_began, spoke = line.removeprefix("step: ").strip(), elapsed_s(), elapsed_s()
-                    say(f"image: {step}")
-            if elapsed_s() - spoke >= 10:
-                spoke = elapsed_s()
-                say(f"image: {step}, {spoke - step_began:.0f} s so far: {_last_line(log)}")
-            if elapsed_s() - began > BUILD_LIMIT_S:
-                process.kill()
-                raise LabError(f"image: `{step}` not done within {BUILD_LIMIT_S} s; last word: {_last_line(log)}")
-            time.sleep(0.2)
-    if process.returncode != 0:
-        tail = "\n".join(f"  | {line}" for line in log.read_text(errors="replace").splitlines()[-15:])
-        raise LabError(f"image: `{step}` failed with {process.returncode}:\n{tail}")
-
-
 def _bake(work: Path, accelerator: str) -> None:
     """Boot the fresh disk once so that Docker lays out its state, then take out what identifies one machine."""
     say("image: first boot, so that Docker lays out its state")
-    place = Place(work / "bake")
-    # a name of its own: it gets no fabric, and a port that no running lab holds
-    node = Node("bake", 0, host.free_port())
+    # a name of its own: it gets no fabric; and a port that no pair of a lab has
+    place = Place(work / "bake", MACHINES, PAIRS)
+    node = Node("bake", 0)
     access.prepare(place, (node,))
     machine = Machine(place, node, accelerator, work)
     machine.make_disk()
     machine.start()
     try:
-        boot.wait_ready(machine)
+        machine.boot().wait_ready()
         done = access.run(place, node, ["bash", "-s"], stdin=BAKE, limit_s=120)
         wait_for(
             "image: the first boot's power off",
@@ -126,7 +99,3 @@ def _bake(work: Path, accelerator: str) -> None:
     shutil.rmtree(place.root)
     shutil.rmtree(place.control_sockets, ignore_errors=True)
 
-
-def _last_line(log: Path) -> str:
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1][:100] if lines else "no word yet"

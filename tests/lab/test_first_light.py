@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 
 from tests.lab.pair import (
-    API,
     NODES,
     PROJECT_DIR,
     Stack,
+    api,
     ask,
     environment_of,
+    gid_row,
     identities,
     inspect,
     on,
@@ -29,7 +29,7 @@ def first_up(stack: Stack) -> str:
 
 def test_one_up_takes_clean_nodes_to_an_answer(stack: Stack, first_up: str) -> None:
     assert "4183" in ask()
-    served = requests.get(f"{API}/v1/models", timeout=60).json()["data"]
+    served = api("/v1/models")[1]["data"]
     assert served[0]["id"] == "deepseek-v4-flash-dspark"
     assert served[0]["max_model_len"] == 1048576
 
@@ -41,7 +41,7 @@ def test_the_outputs_are_the_ranks_own_numbers(stack: Stack, first_up: str) -> N
     assert f"Available KV cache memory: {pool['kv_memory_gib']} GiB" in log
     assert f"GPU KV cache size: {pool['kv_tokens']:,} tokens" in log
     assert f"{pool['context_tokens']:,} tokens per request: {pool['max_concurrency']:.2f}x" in log
-    assert outputs["gid_index"] == {"head": 1, "worker": 2}
+    assert outputs["gid_index"] == {node: gid_row(node) for node in NODES}
     assert outputs["checkpoint"] == {"head": True, "worker": True}
     assert outputs["image"] == ranks()[0]["Config"]["Image"]
     assert outputs["generation"] == ranks()[1]["Config"]["Labels"]["spark.generation"]
@@ -49,7 +49,9 @@ def test_the_outputs_are_the_ranks_own_numbers(stack: Stack, first_up: str) -> N
 
 def test_each_rank_has_its_own_nodes_gid_index_and_no_empty_nccl_variable(stack: Stack, first_up: str) -> None:
     found = [environment_of(node, f"spark-dev-rank{rank}") for rank, node in enumerate(NODES)]
-    assert [env["NCCL_IB_GID_INDEX"] for env in found] == ["1", "2"]
+    rows = [gid_row(node) for node in NODES]
+    assert rows[0] != rows[1], "no index fits both nodes"
+    assert [env["NCCL_IB_GID_INDEX"] for env in found] == list(map(str, rows))
     for env in found:
         # the image bakes its builder's netdev for Gloo
         assert env["GLOO_SOCKET_IFNAME"] == env["NCCL_SOCKET_IFNAME"] == "enp1s0f1np1"
@@ -70,7 +72,7 @@ def test_a_second_up_changes_nothing_and_restarts_nothing(stack: Stack, first_up
 
 def test_a_changed_engine_setting_previews_as_exactly_two_replaced_ranks(stack: Stack, first_up: str) -> None:
     def fewer_streams(cluster: dict[str, Any]) -> None:
-        cluster["engine"]["max_num_seqs"] = 4
+        cluster["engine"] = {"max_num_seqs": 4}
 
     steps = stack.steps(fewer_streams)
     replaced = {name for name, operation in steps.items() if "replace" in operation}

@@ -3,10 +3,7 @@
 import json
 from typing import Any
 
-import pytest
-import requests
-
-from tests.lab.pair import API, NODES, PROJECT_DIR, Stack, ask, identities, inspect, on, words_of
+from tests.lab.pair import NODES, Stack, api, ask, identities, inspect, on, words_of
 
 KEY = "sk-lab-9f3b5c7d1e2a4860"
 
@@ -14,16 +11,17 @@ KEY = "sk-lab-9f3b5c7d1e2a4860"
 def test_an_api_key_guards_the_endpoint_and_is_nowhere_to_be_read(stack: Stack) -> None:
     stack.api_key = KEY
     try:
-        shown = stack.up(lambda cluster: cluster["engine"].update(allow_unauthenticated_lan=False)).text
+        shown = stack.up(lambda cluster: cluster.update(engine={"host": "0.0.0.0"})).text
     finally:
         stack.api_key = None
-    with pytest.raises(requests.HTTPError, match="401"):
-        ask()
+    for at in ("http://127.0.0.1:8888", "http://192.168.100.1:8888"):
+        assert api("/v1/models", at=at)[0] == 401
+        assert api("/v1/models", at=at, key=KEY)[0] == 200
     assert "4183" in ask(key=KEY)
     texts = {
         "the screen": shown,
         "the state": stack.pulumi("stack", "export", "--stack", "dev").text,
-        "the stack file": (PROJECT_DIR / ".lab" / "test" / "Pulumi.changed.yaml").read_text(),
+        "the stack file": stack.changed.read_text(),
     }
     for rank, node in enumerate(NODES):
         container = f"spark-dev-rank{rank}"
@@ -49,8 +47,7 @@ def test_the_other_recipe_is_another_profile_in_the_stack_file(stack: Stack) -> 
     assert outputs["checkpoint"] == {"head": True, "worker": True}
     log = on("head", "docker logs spark-dev-rank0 2>&1")
     assert f"GPU KV cache size: {outputs['kv_pool']['kv_tokens']:,} tokens" in log
-    served = requests.get(f"{API}/v1/models", timeout=60).json()["data"]
-    assert served[0]["id"] == "deepseek-v4-flash-0731"
+    assert api("/v1/models")[1]["data"][0]["id"] == "deepseek-v4-flash-0731"
     both = on("worker", "ls ~/.cache/huggingface/hub | grep -c models--deepseek-ai").strip()
     assert both == "2", "the checkpoint of the other profile is kept"
 
@@ -60,8 +57,7 @@ def test_a_stack_file_with_five_mistakes_is_refused_with_five_lines(stack: Stack
     before = identities()
 
     def five_mistakes(cluster: dict[str, Any]) -> None:
-        cluster["engine"]["max_num_seq"] = 6
-        cluster["engine"]["port"] = 70000
+        cluster["engine"] = {"max_num_seq": 6, "port": 70000}
         cluster["checkpoint"]["revision"] = "main"
         cluster["nodes"][1]["fabric_ip"] = "ops@192.168.100.2"
         cluster["fabric"] = {"gid_index": "3abc"}

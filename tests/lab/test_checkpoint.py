@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.lab.checkpoint import BEFORE, HUB, MODEL, ONLY, SNAPSHOT, assert_whole, blobs, clear, files, mib, status, up
-from tests.lab.pair import NODES, Stack, Under, hub, hub_log, lab, on, words_of
+from tests.lab.pair import NODES, Stack, Under, hub, hub_log, lab, on, place, words_of
 
 TOKEN = "hf_only-for-the-download"
 SLOW = 600_000
@@ -138,7 +138,7 @@ def test_whatever_is_broken_on_the_worker_that_alone_is_mended_over_the_fabric(p
     on("worker", f"chown -R root:root ~spark/{MODEL.removeprefix('~/')}/snapshots", root=True)
 
     def no_hub(cluster: dict[str, Any]) -> None:
-        cluster["checkpoint"]["endpoint"] = "http://10.0.2.2:5999"
+        cluster["checkpoint"]["endpoint"] = f"http://{place().control}:5999"
 
     shown = words_of(up(pair, no_hub).text)
     assert "worker" in shown and "is damaged" in shown
@@ -156,10 +156,10 @@ def test_a_missing_shard_on_the_head_is_named_where_the_hub_cannot_give_it(pair:
     on("head", f"rm {blob}")
 
     def no_hub(cluster: dict[str, Any]) -> None:
-        cluster["checkpoint"]["endpoint"] = "http://10.0.2.2:5999"
+        cluster["checkpoint"]["endpoint"] = f"http://{place().control}:5999"
 
     refused = words_of(pair.preview(no_hub, check=False).text)
-    assert "the hub http://10.0.2.2:5999 cannot be reached from this node" in refused
+    assert f"the hub http://{place().control}:5999 cannot be reached from this node" in refused
     assert "model-00007-of-00048.safetensors is a link to a file that is not there" in refused
     up(pair)
     assert_whole(*NODES)
@@ -169,7 +169,7 @@ def test_a_gated_repository_is_refused_with_its_page_and_opened_by_a_token_that_
     clear(*NODES)
     hub(require_token=TOKEN)
     refused = words_of(pair.preview(check=False).text)
-    assert "accept its licence at http://10.0.2.2:5055/deepseek-ai/DeepSeek-V4-Flash-DSpark" in refused
+    assert f"accept its licence at http://{place().control}:5055/deepseek-ai/DeepSeek-V4-Flash-DSpark" in refused
     pair.hf_token = TOKEN
     try:
         run = pair.begin_up(lambda cluster: None, *ONLY)
@@ -188,7 +188,7 @@ def test_a_gated_repository_is_refused_with_its_page_and_opened_by_a_token_that_
 
 @pytest.mark.parametrize(
     ("switch", "words"),
-    [("wrong_size", "in another size than it lists"), ("flip", "arrived twice from http://10.0.2.2:5055 with another")],
+    [("wrong_size", "in another size than it lists"), ("flip", "arrived twice from http://%s:5055 with another")],
 )
 def test_a_hub_that_sends_something_else_is_not_believed(pair: Stack, switch: str, words: str) -> None:
     shard = "model-00031-of-00048.safetensors"
@@ -196,7 +196,8 @@ def test_a_hub_that_sends_something_else_is_not_believed(pair: Stack, switch: st
     hub(**{switch: [shard]})
     done = up(pair, check=False)
     assert done.code != 0
-    assert f"{shard} {words}" in words_of(done.text), done.text[-4000:]
+    said = words % place().control if "%s" in words else words
+    assert f"{shard} {said}" in words_of(done.text), done.text[-4000:]
     hub()
     up(pair)
     assert_whole(*NODES)

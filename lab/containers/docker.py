@@ -1,0 +1,193 @@
+"""The Docker daemon that the node-containers run on: the user's own where one answers, else one of the lab's.
+
+All that the lab makes carries the label `spark.lab`; nothing else on the daemon is looked at, stopped or removed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.place import shared
+from lab.report import LabError, say, wait_for
+
+LABEL = "spark.lab"
+"""Label of every container, network, volume and image of ours; its value is the identity of the place."""
+
+START_LIMIT_S = 60
+STOP_LIMIT_S = 30
+ANSWER_LIMIT_S = 20
+
+
+@dataclass(frozen=True)
+class Docker:
+    """A daemon behind a unix socket, and the docker program's commands on it."""
+
+    socket: Path
+
+    def call(self, *words: str, stdin: str | None = None, limit_s: float = 120) -> subprocess.CompletedProcess[str]:
+        """One command, whatever its exit code. LabError when it does not end within `limit_s` seconds."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("DOCKER_")}
+        command = ["docker", "--host", f"unix://{self.socket}", *words]
+        try:
+            return subprocess.run(
+                command, env=environment, input=stdin, capture_output=True, text=True, timeout=limit_s, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise LabError(f"docker {' '.join(words[:3])}: not within {limit_s:.0f} s") from None
+
+    def run(self, *words: str, stdin: str | None = None, limit_s: float = 120) -> str:
+        """Stdout of one command; LabError with Docker's words when it fails."""
+        done = self.call(*words, stdin=stdin, limit_s=limit_s)
+        if done.returncode != 0:
+            raise LabError(f"docker {' '.join(words[:3])} failed: {done.stderr.strip()}")
+        return done.stdout.strip()
+
+    def ours(self, kind: str, identity: str | None = None) -> list[str]:
+        """Names of what carries our label, of one place or of all. `kind`: container, network, volume or image."""
+        words = [kind, "ls", "--filter", f"label={LABEL}" + (f"={identity}" if identity else "")]
+        words += ["--all"] if kind == "container" else []
+        name = {"container": "{{.Names}}", "image": "{{.ID}}"}.get(kind, "{{.Name}}")
+        return self.run(*words, "--format", name).split()
+
+    def answers(self) -> bool:
+        try:
+            return self.call("version", "--format", "{{.Server.Version}}", limit_s=ANSWER_LIMIT_S).returncode == 0
+        except LabError:
+            return False
+
+
+class OwnDaemon:
+    """The lab's own dockerd, one for all pairs of a checkout: its data, socket and pid file are in the lab's folders."""
+
+    def __init__(self) -> None:
+        self.data = shared() / "docker"
+        # outside the checkout: a unix socket's path ends at 107 bytes, and containerd adds to it
+        self.runtime = Path("/run") / f"spark-lab-{hashlib.sha256(bytes(shared())).hexdigest()[:8]}"
+        self.docker = Docker(self.runtime / "docker.sock")
+
+    def pid(self) -> int | None:
+        """Its process while it runs; a pid that is another program's by now counts for nothing."""
+        try:
+            pid = int((self.runtime / "docker.pid").read_text())
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        except (OSError, ValueError):
+            return None
+        return pid if str(self.data) in words else None
+
+    def start(self) -> None:
+        """Start it, and return when it answers."""
+        missing = [name for name in ("dockerd", "containerd", "iptables") if shutil.which(name) is None]
+        if missing:
+            raise LabError(
+                f"no Docker daemon answers here, and {' and '.join(missing)} is not installed to start one with\n"
+                "  way out: make setup (it installs docker.io), or start your own Docker"
+            )
+        for folder in (self.data, self.runtime):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (self.runtime / "docker.pid").unlink(missing_ok=True)
+        log = shared() / "docker.log"
+        say("docker: none answers here; starting one for the lab alone")
+        with log.open("wb") as output:
+            # no bridge and no firewall rules of its own: the nodes need nothing but the lab's networks
+            daemon = subprocess.Popen(
+                [
+                    "dockerd", "--host", f"unix://{self.docker.socket}", "--data-root", str(self.data),
+                    "--exec-root", str(self.runtime / "exec"), "--pidfile", str(self.runtime / "docker.pid"),
+                    "--bridge", "none", "--iptables=false", "--ip6tables=false", "--ip-forward=false",
+                ],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+            )  # fmt: skip
+
+        def last_words() -> str:
+            return "\n".join(f"  | {line}" for line in log.read_text(errors="replace").splitlines()[-8:])
+
+        def answers() -> bool:
+            if daemon.poll() is not None:
+                raise LabError(
+                    f"the lab's Docker daemon ended with {daemon.returncode}; the end of {log}:\n{last_words()}\n"
+                    "  way out: a machine on which dockerd runs, or virtual ones: lab/lab up --nodes machines"
+                )
+            return self.docker.answers()
+
+        wait_for("the lab's Docker daemon", answers, limit_s=START_LIMIT_S, every_s=0.1, evidence=last_words)
+
+    def stop(self) -> None:
+        """End it by its pid, and remove what it kept; its containers must be gone."""
+        pid = self.pid()
+        if pid is not None:
+            os.kill(pid, signal.SIGTERM)
+            deadline = time.monotonic() + STOP_LIMIT_S
+            while self.pid() is not None and time.monotonic() < deadline:
+                time.sleep(0.05)
+            if self.pid() is not None:
+                raise LabError(f"the lab's Docker daemon (pid {pid}) did not end within {STOP_LIMIT_S} s of SIGTERM")
+            say("docker: the lab's own daemon ended")
+        shutil.rmtree(self.runtime, ignore_errors=True)
+
+
+def find() -> Docker | None:
+    """The daemon that the lab uses now: its own while that runs, else the user's; None when neither answers."""
+    own = OwnDaemon()
+    if own.pid() is not None:
+        return own.docker
+    user = Docker(Path("/var/run/docker.sock"))
+    return user if user.socket.exists() and user.answers() else None
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """While somebody counts on the lab's own daemon, or ends it, nobody else does."""
+    shared().mkdir(parents=True, exist_ok=True)
+    with (shared() / "docker.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def ensure() -> Docker:
+    """A daemon that answers, started if there is none. LabError without root, which the nodes' cables need.
+
+    To be called under `held` by whoever makes the first thing of a pair: an idle daemon may be ended at any moment.
+    """
+    if os.geteuid() != 0:
+        raise LabError(
+            "node-containers need root: the lab joins their network namespaces with a cable of its own\n"
+            "  way out: sudo -E lab/lab up, or virtual machines, which need no root: lab/lab up --nodes machines"
+        )
+    missing = [name for name in ("docker", "ip", "nsenter") if shutil.which(name) is None]
+    if missing:
+        raise LabError(f"the lab needs {' and '.join(missing)} on this host\n  way out: make setup")
+    if (docker := find()) is None:
+        OwnDaemon().start()
+        docker = OwnDaemon().docker
+    return docker
+
+
+def stop_own_when_unused() -> None:
+    """End the lab's own daemon once no pair of this checkout has anything on it."""
+    own = OwnDaemon()
+    with held():
+        if own.pid() is not None and not own.docker.ours("container") and not own.docker.ours("network"):
+            own.stop()
+
+
+def remove_node_image(docker: Docker) -> None:
+    """Take the node image off a daemon of the user's once no pair has a node on it; the cache keeps its tar."""
+    if docker != OwnDaemon().docker and not docker.ours("container"):
+        remove(docker, "image", docker.ours("image", "image"))
+
+
+def remove(docker: Docker, kind: str, names: Sequence[str]) -> None:
+    """Remove what is named, all at once; nothing for none."""
+    if names:
+        docker.run(kind, "rm", *(["--force"] if kind != "network" else []), *names)
+

@@ -1,0 +1,44 @@
+"""The image of a node-container: Debian's packages once a set of inputs, kept as a tar in the cache."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from lab.containers.docker import LABEL, Docker
+from lab.place import cache
+from lab.report import long_step, say
+
+SOURCE = Path(__file__).parent
+INPUTS = ("build", "packages.txt")
+BUILD_LIMIT_S = 900
+
+
+def key() -> str:
+    """Hash over what the root file system is built from."""
+    return hashlib.sha256(b"\0".join((SOURCE / name).read_bytes() for name in INPUTS)).hexdigest()[:16]
+
+
+def ensure(docker: Docker) -> str:
+    """The image's name on this daemon; imported when the daemon lacks it, built first when the cache does."""
+    name = f"spark-lab-node:{key()}"
+    if docker.call("image", "inspect", name).returncode == 0:
+        return name
+    tar = cache() / "node-image" / f"{key()}.tar"
+    if not tar.exists():
+        _build(tar)
+    say("node image: importing it into Docker")
+    docker.run("import", "--change", f"LABEL {LABEL}=image", str(tar), name, limit_s=300)
+    return name
+
+
+def _build(tar: Path) -> None:
+    tar.parent.mkdir(parents=True, exist_ok=True)
+    part = tar.with_suffix(f".{os.getpid()}.part")
+    what = "node image: Debian's packages, once (a minute and a half)"
+    try:
+        long_step(what, [SOURCE / "build", part], tar.with_suffix(".log"), limit_s=BUILD_LIMIT_S)
+        part.rename(tar)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,268 @@
+"""A pair of node-containers: each a Debian system with its own sshd and dockerd, on a Docker daemon of this host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lab import access
+from lab.boot import Boot
+from lab.containers import cable, docker, image
+from lab.containers.docker import LABEL, Docker
+from lab.nodes import CLEAN
+from lab.place import CHECKOUT, NODE_ROOT, NODES, Node, Place, peer
+from lab.report import LabError, each, elapsed_s, say
+
+SOURCE = CHECKOUT / "lab" / "containers"
+CABLE = "cable"
+SHUTDOWN_S = 30
+"""What a clean shutdown of a node may take: its dockerd waits for the ranks."""
+
+# --privileged fails where the daemon itself lacks a capability ("unable to apply caps"); SYS_RESOURCE is the one that
+# some hosts do not have, and no part of a node needs it
+PRIVILEGES = (
+    "--cap-add", "ALL", "--cap-drop", "SYS_RESOURCE", "--device-cgroup-rule", "c *:* rwm", "--device-cgroup-rule",
+    "b *:* rwm", "--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined",
+    "--security-opt", "systempaths=unconfined",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ContainerPair:
+    """See lab.nodes.Nodes. `down` removes both nodes with all that they hold: new ones take seconds."""
+
+    place: Place
+
+    @property
+    def about(self) -> str:
+        if (daemon := docker.find()) is None:
+            return "containers, no Docker daemon"
+        whose = "the lab's own" if daemon == docker.OwnDaemon().docker else "this host's"
+        return f"containers on {whose} Docker {daemon.run('version', '--format', '{{.Server.Version}}')}"
+
+    @property
+    def states(self) -> set[str]:
+        """A first `up` is always to be had again; others are pairs of images that `save` made."""
+        if (daemon := docker.find()) is None:
+            return set()
+        kept = daemon.run("image", "ls", "--filter", f"label={LABEL}={self.place.identity}", "--format", "{{.Tag}}")
+        names = [tag.rpartition("-")[0] for tag in kept.split()]
+        return {CLEAN} | {name for name in names if names.count(name) == len(NODES)}
+
+    def name(self, part: str) -> str:
+        """Name of one of our containers or volumes: of a node, or of the cable."""
+        return f"spark-lab-{self.place.identity}-{part}"
+
+    def process(self, part: str) -> int | None:
+        """Process 1 of a running container of ours, as this host numbers it."""
+        if (daemon := docker.find()) is None:
+            return None
+        done = daemon.call("container", "inspect", "--format", "{{.State.Pid}}", self.name(part))
+        return int(done.stdout) or None if done.returncode == 0 else None
+
+    def runs(self, node: Node) -> bool:
+        return self.process(node.name) is not None
+
+    def power(self, node: Node) -> str:
+        if pid := self.process(node.name):
+            return f"on (pid {pid})"
+        return "off" if self._exists(node.name) else "not made"
+
+    def prepare(self) -> None:
+        with docker.held():
+            daemon = docker.ensure()
+            if self.name("net") not in daemon.ours("network", self.place.identity):
+                self._make_network(daemon)
+
+    def _make_network(self, daemon: Docker) -> None:
+        # internal: the nodes reach each other and this host, and nothing beyond
+        words = ["--internal", "--subnet", self.place.subnet, "--gateway", self.place.control, *self._labels()]
+        done = daemon.call("network", "create", *words, self.name("net"))
+        if done.returncode != 0:
+            raise LabError(
+                f"the lab's management network {self.place.subnet} cannot be made: {done.stderr.strip()}\n"
+                "  way out: `docker network ls` shows who has those addresses; another checkout's lab goes with its own"
+                " lab/lab down, or take other addresses here: lab/lab up --pair N"
+            )
+
+    def up(self, *, fresh: bool) -> None:
+        if fresh:
+            self._forget_nodes()
+        missing = [node for node in NODES if not self._exists(node.name)]
+        if len(missing) == len(NODES):
+            self.place.cable.unlink(missing_ok=True)
+        for node in missing:
+            self._create(node, image.ensure(docker.ensure()))
+        self._start([node for node in NODES if not self.runs(node)])
+
+    def down(self, *, discard: bool) -> None:
+        if (daemon := docker.find()) is None:
+            return
+        access.close_connections(self.place)
+        identity = self.place.identity
+        for kind in ("container", "network", "volume", "image"):
+            docker.remove(daemon, kind, daemon.ours(kind, identity))
+        if discard:
+            docker.remove_node_image(daemon)
+        say("both nodes are gone, and their network and volumes")
+        docker.stop_own_when_unused()
+
+    def save(self, state: str) -> None:
+        """Disks only: both nodes are shut down for it and boot again, so containers that ran are stopped in it."""
+        daemon, began = docker.ensure(), elapsed_s()
+        if off := [node.name for node in NODES if not self.runs(node)]:
+            raise LabError(f"a state is kept of both running nodes, and {' and '.join(off)} is off: lab/lab up first")
+        self._stop_all()
+
+        def keep(node: Node) -> None:
+            label = f"LABEL {LABEL}={self.place.identity}"
+            daemon.run("commit", "--change", label, self.name(node.name), self._image_of(state, node))
+            self._copy_volume(self.name(node.name), self._volume_of(state, node))
+
+        each(keep, NODES)
+        self._start(list(NODES))
+        say(f"state `{state}` kept in {elapsed_s() - began:.1f} s; `lab/lab reset {state}` comes back to its disks")
+
+    def restore(self, state: str) -> None:
+        if state not in self.states:
+            raise LabError(
+                f"no state `{state}` of these nodes; kept are: {', '.join(sorted(self.states))}\n"
+                "  way out: lab/lab snapshot NAME keeps one"
+            )
+        access.prepare(self.place)
+        self.prepare()
+        self._forget_nodes()
+        self.place.faults.unlink(missing_ok=True)
+        self.place.cable.unlink(missing_ok=True)
+
+        def make(node: Node) -> None:
+            if state != CLEAN:
+                self._copy_volume(self._volume_of(state, node), self.name(node.name))
+            clean = image.ensure(docker.ensure())
+            self._create(node, clean if state == CLEAN else self._image_of(state, node))
+
+        each(make, NODES)
+        self._start(list(NODES))
+
+    def power_cut(self, node: Node) -> None:
+        if not self.runs(node):
+            raise LabError(f"{node.name} is off already")
+        docker.ensure().run("kill", "--signal", "KILL", self.name(node.name))
+        access.close_connections(self.place, (node,))
+        self.apply_cable()
+        say(f"{node.name}: power cut")
+
+    def power_on(self, node: Node) -> None:
+        if not self._exists(node.name):
+            raise LabError(f"{node.name} was never started: lab/lab up")
+        self._start([] if self.runs(node) else [node])
+
+    def reboot(self, node: Node) -> None:
+        if not self.runs(node):
+            raise LabError(f"{node.name} is off: lab/lab power-on {node.name}")
+        say(f"{node.name}: rebooting")
+        access.close_connections(self.place, (node,))
+        docker.ensure().run("stop", "--time", str(SHUTDOWN_S), self.name(node.name))
+        self.apply_cable()
+        self._start([node])
+
+    def apply_cable(self) -> None:
+        if (holder := self.process(CABLE)) is None:
+            return
+        plugged = not self.place.cable.exists()
+        for node in NODES:
+            if self.runs(node):
+                cable.set_carrier(holder, node, plugged and self.runs(peer(node)))
+
+    def _exists(self, part: str) -> bool:
+        daemon = docker.find()
+        return daemon is not None and self.name(part) in daemon.ours("container", self.place.identity)
+
+    def _image_of(self, state: str, node: Node) -> str:
+        return f"spark-lab-state-{self.place.identity}:{state}-{node.name}"
+
+    def _volume_of(self, state: str, node: Node) -> str:
+        return f"{self.name(node.name)}-{state}"
+
+    def _labels(self) -> list[str]:
+        return ["--label", f"{LABEL}={self.place.identity}"]
+
+    def _copy_volume(self, source: str, target: str) -> None:
+        daemon = docker.ensure()
+        daemon.call("volume", "rm", target)
+        daemon.run("volume", "create", *self._labels(), target)
+        mounts = ["--volume", f"{source}:/from:ro", "--volume", f"{target}:/to"]
+        clean = image.ensure(daemon)
+        daemon.run("run", "--rm", "--network", "none", *self._labels(), *mounts, clean, "cp", "-a", "/from/.", "/to")
+
+    def _create(self, node: Node, image_name: str) -> None:
+        daemon = docker.ensure()
+        if self.name(node.name) not in daemon.ours("volume", self.place.identity):
+            daemon.run("volume", "create", *self._labels(), self.name(node.name))
+        address, _ = self.place.ssh_address(node)
+        files = {
+            NODE_ROOT: "/lab/node",
+            SOURCE / "root": "/lab/containers",
+            SOURCE / "boot": "/lab/boot",
+            access.seed(self.place, node): "/lab/seed",
+        }
+        daemon.run(
+            "create", "--init", "--name", self.name(node.name), "--hostname", node.name, *self._labels(), *PRIVILEGES,
+            "--network", self.name("net"), "--ip", address, "--env", f"LAB_CONTROL={self.place.control}",
+            # overlayfs, of the inner Docker, does not lie on overlayfs
+            "--volume", f"{self.name(node.name)}:/var/lib/docker",
+            *(word for path, inside in files.items() for word in ("--volume", f"{path}:{inside}:ro")),
+            "--tmpfs", "/run:exec,mode=755", "--tmpfs", "/tmp:exec,mode=1777",
+            image_name, "/lab/boot", node.name,
+        )  # fmt: skip
+
+    def _cable(self) -> int:
+        """The process that holds the cable's network namespace; its container is made when there is none."""
+        daemon = docker.ensure()
+        if (holder := self.process(CABLE)) is None:
+            daemon.call("rm", "--force", self.name(CABLE))
+            words = ["--network", "none", "--init", *self._labels(), image.ensure(daemon), "sleep", "infinity"]
+            daemon.run("run", "--detach", "--name", self.name(CABLE), *words)
+            holder = self.process(CABLE)
+            assert holder is not None
+        cable.lay(holder)
+        return holder
+
+    def _start(self, nodes: list[Node]) -> None:
+        """Start and plug nodes that are off; return when both nodes answer."""
+        daemon, holder = docker.ensure(), self._cable()
+
+        def start(node: Node) -> None:
+            say(f"{node.name}: booting")
+            daemon.run("start", self.name(node.name))
+            if (process := self.process(node.name)) is None:
+                raise LabError(f"{node.name} ended at once:\n{self._last_words(node)}")
+            cable.plug(holder, node, process)
+
+        each(start, nodes)
+        self.apply_cable()
+        each(lambda node: self._boot(node).wait_ready(), [node for node in NODES if self.runs(node)])
+
+    def _boot(self, node: Node) -> Boot:
+        def check_alive() -> None:
+            if not self.runs(node):
+                raise LabError(f"{node.name}: the node went off\n{self._last_words(node)}")
+
+        return Boot(self.place, node, check_alive, lambda: self._last_words(node))
+
+    def _last_words(self, node: Node) -> str:
+        done = docker.ensure().call("logs", "--tail", "15", self.name(node.name))
+        return "\n".join(f"  | {line}" for line in (done.stdout + done.stderr).splitlines())
+
+    def _stop_all(self) -> None:
+        access.close_connections(self.place)
+        names = [self.name(node.name) for node in NODES]
+        docker.ensure().run("stop", "--time", str(SHUTDOWN_S), *names)
+
+    def _forget_nodes(self) -> None:
+        """Remove both nodes and what they hold; kept states stay."""
+        daemon = docker.ensure()
+        access.close_connections(self.place)
+        names = {self.name(node.name) for node in NODES}
+        for kind in ("container", "volume"):
+            docker.remove(daemon, kind, sorted(names & set(daemon.ours(kind, self.place.identity))))
+
