@@ -120,7 +120,8 @@ class Engine(pulumi.ComponentResource):
                     # dockerd cannot restore a pair, and a crash loop eats unified memory
                     restart="no",
                     must_run=True,
-                    destroy_grace_seconds=10,
+                    # a serving worker of the real engine needs 12 s from SIGTERM to its end
+                    destroy_grace_seconds=20,
                     log_driver="json-file",
                     log_opts={"max-size": "50m", "max-file": "3"},
                     healthcheck=healthcheck(cluster) if rank == 0 else None,
