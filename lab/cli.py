@@ -21,8 +21,8 @@ RESERVED = (CLEAN, SUSPENDED)
 
 DESCRIPTION = """\
 Two nodes on this host that stand in for a pair of Sparks, each with its own sshd, Docker and GID tables. They are
-containers (seconds, need root and a Docker daemon or docker.io), or virtual machines with kernels of their own (minutes).
-No GPU: nvidia-smi and the container hook are stand-ins.
+containers (seconds; need root, and a Docker daemon or docker.io), or virtual machines with kernels of their own
+(minutes). No GPU: nvidia-smi and the container hook are stand-ins.
 
 exit codes: 0 done; 1 refused or failed, with the reason; 2 wrong usage; `ssh` gives the remote command's.
 environment: SPARK_LAB (folder of the running pair, default .lab/ of the checkout), SPARK_STACK_CACHE (where images are
@@ -55,11 +55,19 @@ def parser() -> argparse.ArgumentParser:
         added.set_defaults(work=work)
         return added
 
-    up = command("up", do_up, "start what does not run; done when both nodes answer ssh and docker and the services run")
+    up = command(
+        "up", do_up, "start what does not run; done when both nodes answer ssh and docker and the services run"
+    )
     up.add_argument("--fresh", action="store_true", help="make new nodes first; what they hold is lost")
-    up.add_argument("--nodes", choices=KINDS, help=f"what the nodes are; default: as they were made, {CONTAINERS} at first")
     up.add_argument(
-        "--pair", type=int, choices=range(PAIRS), metavar="N", help=f"addresses for pairs side by side: 0 to {PAIRS - 1}"
+        "--nodes", choices=KINDS, help=f"what the nodes are; default: as they were made, {CONTAINERS} at first"
+    )
+    up.add_argument(
+        "--pair",
+        type=int,
+        choices=range(PAIRS),
+        metavar="N",
+        help=f"addresses for pairs side by side: 0 to {PAIRS - 1}",
     )
     down = command(
         "down", do_down, "end nodes and services: containers are removed, machines suspended until the next `up`"
@@ -73,9 +81,15 @@ def parser() -> argparse.ArgumentParser:
     ssh.add_argument("command", nargs=argparse.REMAINDER)
     reset = command("reset", do_reset, "bring both nodes back to a kept state, faults and cable too; seconds")
     reset.add_argument("state", nargs="?", type=state_name, default=CLEAN, help="default: clean, of the first up")
-    snapshot = command("snapshot", do_snapshot, "keep the present state of both nodes for `reset NAME`; of containers their disks")
+    snapshot = command(
+        "snapshot", do_snapshot, "keep the present state of both nodes for `reset NAME`; of containers their disks"
+    )
     snapshot.add_argument("state", type=state_name)
-    command("power-cut", do_power_cut, "a node loses its power at once; what a container had not synced is kept all the same").add_argument("node", type=node)
+    command(
+        "power-cut",
+        do_power_cut,
+        "a node loses its power at once; what a container had not synced is kept all the same",
+    ).add_argument("node", type=node)
     command("power-on", do_power_on, "boot a node that is off, and wait for it").add_argument("node", type=node)
     command("reboot", do_reboot, "reboot a node cleanly, and wait for it").add_argument("node", type=node)
     command("cable", do_cable, "pull the fabric's cable, or put it in").add_argument("position", choices=("out", "in"))
@@ -91,9 +105,13 @@ def parser() -> argparse.ArgumentParser:
     addresses.add_argument("--first", action="store_true", help="only the first port: the node's HCAs then disagree")
     addresses.add_argument("--default", action="store_true", help="what the image ships, on both ports")
     addresses.add_argument("--now", action="store_true", help="on the running ports too, at once")
-    values = command("set", do_set, "give a node values of its own until its next boot; without any: say which there are")
+    values = command(
+        "set", do_set, "give a node values of its own until its next boot; without any: say which there are"
+    )
     values.add_argument("node", type=node)
-    values.add_argument("values", nargs="*", metavar="NAME=VALUE", help="mem_available_gib=3, disk_mib=20, clock_s=90 ...")
+    values.add_argument(
+        "values", nargs="*", metavar="NAME=VALUE", help="mem_available_gib=3, disk_mib=20, clock_s=90 ..."
+    )
     sudo = command("sudo", do_sudo, "allow or refuse `sudo -n` to user spark")
     sudo.add_argument("node", type=node)
     sudo.add_argument("allowed", choices=("on", "off"))

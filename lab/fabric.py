@@ -61,4 +61,3 @@ def on_twin(address: IPv4Interface) -> IPv4Interface:
     Never a shorter prefix than that: both ports would claim the same network.
     """
     return IPv4Interface(f"{address.ip + 256}/{max(PREFIX, address.network.prefixlen)}")
-

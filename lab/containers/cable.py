@@ -1,9 +1,9 @@
 """The fabric's cable between two node-containers: two veth pairs that meet in a network namespace of the cable's own.
 
 Each node's port is one end of a veth pair whose other end is in the cable's container; a bridge there joins the two
-nodes' ends of each port. A node that loses its power takes its own ends away and leaves the peer's, whose carrier the lab
-then takes down: the peer keeps its ports and their addresses, as on a real pair. No Docker network is used for the fabric,
-so two pairs side by side may have the same addresses in it.
+nodes' ends of each port. A node that loses its power takes its own ends away and leaves the peer's, whose carrier the
+lab then takes down: the peer keeps its ports and their addresses, as on a real pair. No Docker network is used for the
+fabric, so two pairs side by side may have the same addresses in it.
 """
 
 from __future__ import annotations
@@ -44,6 +44,9 @@ def plug(cable: int, node: Node, process: int) -> None:
     """Give a node that just started its ports, down: its own boot raises them."""
     for number, port in enumerate(shipped_ports(node), start=1):
         end = f"{node.name}{number}"
+        if has(cable, end):
+            # of the node's last life: the kernel takes it away a moment after the node
+            ip(cable, f"link del {end}")
         ip(
             cable,
             f"link add {end} mtu {MTU} type veth peer name {port.netdev} netns {process} address {port.mac} mtu {MTU}",

@@ -67,7 +67,7 @@ class Docker:
 
 
 class OwnDaemon:
-    """The lab's own dockerd, one for all pairs of a checkout: its data, socket and pid file are in the lab's folders."""
+    """The lab's own dockerd, one for all pairs of a checkout, with data, socket and pid file of its own."""
 
     def __init__(self) -> None:
         self.data = shared() / "docker"
@@ -190,4 +190,3 @@ def remove(docker: Docker, kind: str, names: Sequence[str]) -> None:
     """Remove what is named, all at once; nothing for none."""
     if names:
         docker.run(kind, "rm", *(["--force"] if kind != "network" else []), *names)
-

@@ -265,4 +265,3 @@ class ContainerPair:
         names = {self.name(node.name) for node in NODES}
         for kind in ("container", "volume"):
             docker.remove(daemon, kind, sorted(names & set(daemon.ours(kind, self.place.identity))))
-

@@ -10,7 +10,6 @@ import tempfile
 from pathlib import Path
 
 from lab import access
-from lab.machines import host
 from lab.machines.machine import Machine
 from lab.place import CHECKOUT, MACHINES, NODE_ROOT, PAIRS, Node, Place, cache
 from lab.report import long_step, say, wait_for
@@ -98,4 +97,3 @@ def _bake(work: Path, accelerator: str) -> None:
     subprocess.run(["qemu-img", "commit", "-q", str(machine.disk)], check=True, timeout=300)
     shutil.rmtree(place.root)
     shutil.rmtree(place.control_sockets, ignore_errors=True)
-

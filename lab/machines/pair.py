@@ -106,7 +106,9 @@ class MachinePair:
     def save(self, state: str) -> None:
         """Memory and disk; a state of that name is replaced."""
         if off := [node.name for node in NODES if not self.runs(node)]:
-            raise LabError(f"a state is kept of both running machines, and {' and '.join(off)} is off: lab/lab up first")
+            raise LabError(
+                f"a state is kept of both running machines, and {' and '.join(off)} is off: lab/lab up first"
+            )
         began = elapsed_s()
         access.close_connections(self.place)
         each(lambda machine: machine.qmp("stop"), self.machines)

@@ -36,9 +36,13 @@ def is_running(program: str) -> bool:
 
 
 def container_id(pid: int) -> str | None:
-    """The id of the container that a process runs in, from its control group."""
-    match = re.search(r"[0-9a-f]{64}", read_text(f"/proc/{pid}/cgroup") or "")
-    return match[0] if match else None
+    """The id of the container that a process runs in, from its control group.
+
+    The innermost of the path: where the node is a container itself, its own id stands in front.
+    """
+    groups = (read_text(f"/proc/{pid}/cgroup") or "").splitlines()
+    ids = next(filter(None, (re.findall(r"[0-9a-f]{64}", group) for group in groups)), None)
+    return ids[-1] if ids else None
 
 
 def listening(ports: set[int]) -> list[tuple[int, str, int, str]]:

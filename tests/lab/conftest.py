@@ -21,7 +21,9 @@ DOWN_LIMIT_S = 180
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--nodes", choices=(CONTAINERS, MACHINES), default=CONTAINERS, help="of tests that need no machine")
+    parser.addoption(
+        "--nodes", choices=(CONTAINERS, MACHINES), default=CONTAINERS, help="of tests that need no machine"
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

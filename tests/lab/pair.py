@@ -4,9 +4,9 @@ Which pair is said by $SPARK_LAB, which conftest.py sets for each file of tests.
 """
 
 import json
-import os
 import re
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -65,7 +65,9 @@ def project() -> Path:
     return place().root / "project"
 
 
-def run(argv: list[str], *, limit_s: float, env: dict[str, str] | None = None, check: bool = True, stdin: str = "") -> Done:
+def run(
+    argv: list[str], *, limit_s: float, env: dict[str, str] | None = None, check: bool = True, stdin: str = ""
+) -> Done:
     began = time.monotonic()
     done = subprocess.run(
         argv, cwd=project() if env else PROJECT_DIR, env=env, input=stdin, stdout=subprocess.PIPE,
@@ -265,7 +267,8 @@ def ask(question: str = "What is 47 x 89?", key: str | None = None) -> str:
 def gid_row(node: str) -> int:
     """The row that the node's own table has for its fabric address: RoCE v2, on the first port."""
     address = f"192.168.100.{NODES.index(node) + 1}"
-    gid = "0000:0000:0000:0000:0000:ffff:" + "%02x%02x:%02x%02x" % tuple(map(int, address.split(".")))
+    digits = socket.inet_aton(address).hex()
+    gid = f"0000:0000:0000:0000:0000:ffff:{digits[:4]}:{digits[4:]}"
     table = "/sys/class/infiniband/rocep1s0f1/ports/1"
     rows = on(node, f"cd {table}/gids && grep -l {gid} [0-9]*").split()
     kinds = {row: on(node, f"cat {table}/gid_attrs/types/{row}").strip() for row in rows}
