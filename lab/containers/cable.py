@@ -33,6 +33,16 @@ def has(pid: int, device: str) -> bool:
     return any(line.strip().startswith(f"{device}:") for line in table.splitlines())
 
 
+def bridge_is_idle(name: str) -> bool:
+    """True when this host has a bridge of that name with nothing connected to it."""
+    folder = Path("/sys/class/net") / name / "brif"
+    return folder.exists() and not any(folder.iterdir())
+
+
+def remove_bridge(name: str) -> None:
+    subprocess.run(["ip", "link", "delete", name, "type", "bridge"], check=True, timeout=20)
+
+
 def lay(cable: int) -> None:
     """The bridges, once in a cable's life. `cable`: the process that holds its namespace."""
     for number, _ in enumerate(shipped_ports(NODES[0]), start=1):

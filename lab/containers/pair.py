@@ -74,14 +74,19 @@ class ContainerPair:
                 self._make_network(daemon)
 
     def _make_network(self, daemon: Docker) -> None:
+        bridge = f"sparklab{self.place.number}"
+        if cable.bridge_is_idle(bridge):
+            # of a lab whose daemon was killed: the kernel keeps what nobody took away
+            cable.remove_bridge(bridge)
         # internal: the nodes reach each other and this host, and nothing beyond
         words = ["--internal", "--subnet", self.place.subnet, "--gateway", self.place.control, *self._labels()]
+        words += ["--opt", f"com.docker.network.bridge.name={bridge}"]
         done = daemon.call("network", "create", *words, self.name("net"))
         if done.returncode != 0:
             raise LabError(
-                f"the lab's management network {self.place.subnet} cannot be made: {done.stderr.strip()}\n"
-                "  way out: `docker network ls` shows who has those addresses; another checkout's lab goes with its own"
-                " lab/lab down, or take other addresses here: lab/lab up --pair N"
+                f"the lab's management network {self.place.subnet} ({bridge}) cannot be made: {done.stderr.strip()}\n"
+                "  way out: another checkout's lab has these addresses perhaps: lab/lab down there, or take others"
+                " here: lab/lab up --pair N; `docker network ls` and `ip address` show who has them"
             )
 
     def up(self, *, fresh: bool) -> None:

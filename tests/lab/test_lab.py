@@ -139,7 +139,7 @@ def test_a_process_that_is_killed_takes_its_pair_with_it(another: ContainerPair)
     process = subprocess.Popen(["python3", "-c", guarded, str(LAB)], stdin=subprocess.PIPE, cwd=PROJECT_DIR)
     assert len(left(another)) == 6
     process.kill()
-    process.wait()
+    process.communicate()
     # `down` waits for the guard's, which holds the lab by then or has ended
     lab("down", "--discard")
     assert left(another) == []
