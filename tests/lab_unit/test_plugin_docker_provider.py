@@ -10,8 +10,8 @@ from pulumi.provider.experimental import provider as sdk
 sys.path.insert(0, str(Path(__file__).parents[2] / "lab" / "plugins"))
 
 from standin.docker_daemon import DaemonError, Gone, Tunnel, Unreachable
-from standin.docker_provider import DockerProvider, repo_digest
-from standin.docker_schema import CONTAINER, IMAGE, VOLUME
+from standin.docker_provider import DockerProvider
+from standin.docker_schema import CONTAINER, IMAGE
 from standin.server import Failure
 from standin.values import UNKNOWN, plain_map, wrap_map
 
@@ -34,7 +34,7 @@ class Daemon:
         self._ask("client")
 
     def image(self, name):
-        return {"Id": "sha256:1", "RepoDigests": [f"{name}@sha256:2"]} if name in self.images else None
+        return {"Id": "sha256:1"} if name in self.images else None
 
     def find_image(self, name):
         self._ask("find_image", name)
@@ -50,19 +50,10 @@ class Daemon:
         host = {"RestartPolicy": {"Name": "no"}, "NetworkMode": "bridge", "LogConfig": {"Type": "json-file"}}
         return {
             "Name": "/rank",
-            "Image": "sha256:1",
-            "Config": {"Image": "engine:1", "Hostname": "h", "Entrypoint": ["/opt/spark/rank.py"]},
+            "Config": {"Image": "engine:1", "Entrypoint": ["/opt/spark/rank.py"]},
             "HostConfig": host,
             "State": {"Running": self.running, "ExitCode": 3},
         }
-
-    def create_volume(self, name, driver, options, labels):
-        self._ask("create_volume", name, driver, options, labels)
-        return name
-
-    def volume(self, name):
-        folder = f"/var/lib/docker/volumes/{name}"
-        return {"Name": name, "Driver": "local", "Options": {"o": "ro"}, "Labels": {"a": "b"}, "Mountpoint": folder}
 
     def __getattr__(self, name):
         return lambda *args: self._ask(name, *args)
@@ -79,8 +70,8 @@ def provider(daemon=None):
     return made
 
 
-def checked(kind=CONTAINER, old=None, **values):
-    request = sdk.CheckRequest(urn(kind), wrap_map(old or {}), wrap_map(values), b"\x01\x02\x03\x04\x05")
+def checked(kind=CONTAINER, **values):
+    request = sdk.CheckRequest(urn(kind), {}, wrap_map(values), b"\x01\x02\x03\x04\x05")
     answer = asyncio.run(provider().check(request))
     return plain_map(answer.inputs), [failure.reason for failure in answer.failures]
 
@@ -101,7 +92,7 @@ def test_a_file_is_uploaded_before_the_container_starts():
     daemon = Daemon()
     resource_id, state = created(daemon, **RANK, uploads=[{"file": "/opt/spark/rank.py", "content": "x"}])
     assert names(daemon) == ["find_image", "create_container", "upload", "start", "container"]
-    assert (resource_id, state["mustRun"], state["hostname"]) == (ID, True, "h")
+    assert (resource_id, state["mustRun"], state["logDriver"]) == (ID, True, "json-file")
 
 
 def test_a_container_that_exits_at_once_is_created_and_need_not_run():
@@ -136,17 +127,6 @@ def test_an_unreachable_host_is_said_to_be_that_and_nothing_else():
     assert str(raised.value) == "1 error occurred:\n\t* failed to create Docker client: it is off\n\n"
 
 
-def test_start_false_only_creates():
-    daemon = Daemon()
-    created(daemon, **RANK, start=False)
-    assert "start" not in names(daemon)
-
-
-def test_waiting_for_health_without_a_healthcheck_is_an_error():
-    with pytest.raises(Failure, match="does not have a healthcheck defined"):
-        created(Daemon(), **RANK, wait=True)
-
-
 def test_an_unknown_property_is_refused():
     _, failures = checked(**RANK, networksAdvanced=[{"name": "x"}])
     assert len(failures) == 1
@@ -154,14 +134,8 @@ def test_an_unknown_property_is_refused():
 
 
 def test_a_resource_that_is_not_provided_is_refused():
-    _, failures = checked("docker:index/network:Network", name="x")
+    _, failures = checked("docker:index/volume:Volume", name="x")
     assert "not provided" in failures[0]
-
-
-def test_a_container_without_a_name_keeps_the_one_it_was_given():
-    first, _ = checked(image="engine:1")
-    again, _ = checked(image="engine:2", old=first)
-    assert first["name"] == again["name"] == "rank-0102030"
 
 
 def test_defaults_are_put_into_the_inputs():
@@ -214,7 +188,7 @@ def test_another_restart_policy_reaches_the_daemon():
     daemon = Daemon()
     inputs, _ = checked(**RANK)
     updated(daemon, inputs, {**inputs, "restart": "always"})
-    assert ("update_container", ID, {"RestartPolicy": {"Name": "always", "MaximumRetryCount": 0}}) in daemon.asked
+    assert ("set_restart", ID, "always") in daemon.asked
 
 
 def deleted(daemon, kind=CONTAINER, **state):
@@ -227,14 +201,13 @@ def test_a_container_is_stopped_with_its_grace_and_removed():
     assert daemon.asked == [
         ("client",),
         ("stop", ID, 60),
-        ("remove_container", ID, True),
-        ("wait_for_end", ID, "not-running"),
+        ("remove_container", ID),
     ]
 
 
 def test_deleting_a_container_that_is_gone_succeeds():
     gone = Gone("Error response from daemon: No such container")
-    deleted(Daemon(dict.fromkeys(("stop", "remove_container", "wait_for_end"), gone)))
+    deleted(Daemon(dict.fromkeys(("stop", "remove_container"), gone)))
 
 
 def test_a_container_that_cannot_be_removed_is_an_error():
@@ -275,29 +248,12 @@ def test_an_unreachable_host_does_not_make_a_refresh_drop_anything():
 def test_a_present_image_is_adopted():
     resource_id, state = created(Daemon(), IMAGE, name="engine:1", keepLocally=True)
     assert resource_id == "sha256:1engine:1"
-    assert (state["imageId"], state["repoDigest"]) == ("sha256:1", "engine:1@sha256:2")
+    assert state["imageId"] == "sha256:1"
 
 
-@pytest.mark.parametrize(
-    ("name", "digest"),
-    [("host:5000/a/b@sha256:1", "host:5000/a/b@sha256:1"), ("other:latest", "other@sha256:9"), ("c", "other@sha256:9")],
-)
-def test_the_digest_shown_is_that_of_the_images_own_repository(name, digest):
-    assert repo_digest(name, ["other@sha256:9", "host:5000/a/b@sha256:1"]) == digest
-
-
-def test_a_volume_is_created_with_its_driver_options():
-    daemon = Daemon()
-    asked = {"name": "hub", "driverOpts": {"o": "ro"}, "labels": [{"label": "a", "value": "b"}]}
-    resource_id, state = created(daemon, VOLUME, **asked)
-    assert daemon.asked[0] == ("create_volume", "hub", None, {"o": "ro"}, {"a": "b"})
-    assert (resource_id, state["mountpoint"]) == ("hub", "/var/lib/docker/volumes/hub")
-
-
-def test_an_old_volume_of_that_name_shows_its_own_options():
-    # the daemon hands back the old one and ignores what it was asked for: the next update wants to replace it
-    _, state = created(Daemon(), VOLUME, name="hub", driverOpts={"o": "rw"})
-    assert state["driverOpts"] == {"o": "ro"}
+def test_an_image_that_a_destroy_would_remove_is_refused():
+    _, failures = checked(IMAGE, name="engine:1", keepLocally=False)
+    assert "removed at destroy is not supported" in failures[0]
 
 
 def test_an_alias_keeps_the_port_and_user_of_the_ssh_config():

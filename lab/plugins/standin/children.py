@@ -40,7 +40,6 @@ class Children:
         argv: Sequence[str],
         stdin: str,
         env: Mapping[str, str],
-        cwd: str | None = None,
         on_line: Callable[[str, str], None] | None = None,
     ) -> Ended:
         """Run to the end of its output. `on_line` gets ("stdout" | "stderr", the line without its end).
@@ -57,7 +56,6 @@ class Children:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=dict(env),
-                cwd=cwd,
                 process_group=0,
             )
             self._running.add(child)

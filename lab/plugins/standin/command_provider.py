@@ -1,30 +1,27 @@
-"""pulumi-resource-command: remote.Command, local.Command and local.run.
+"""pulumi-resource-command: remote.Command and local.Command.
 
 Every input takes part in the comparison and none replaces by itself: `triggers` replaces because the SDK says so to the
-engine. CopyToRemote, passwords and assets are refused.
+engine.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
+from functools import partial
+from secrets import token_hex
 
 from pulumi.provider.experimental import provider as sdk
+from pulumi.provider.experimental.property_value import PropertyValue
 
 from standin.children import Children
 from standin.command_run import Run, run_local, run_remote
-from standin.command_schema import LOCAL, LOCAL_RUN, REMOTE, refusals, with_defaults
+from standin.command_schema import REMOTE, refusals, with_defaults
 from standin.diffs import changes, diff_response
-from standin.masking import Masking
 from standin.server import Failure, engine, in_thread, serve
-from standin.values import UNKNOWN, Plain, PropertyMap, plain, plain_map, secret_strings, type_of, wrap_map
+from standin.values import UNKNOWN, PropertyMap, plain, plain_map, secret_strings, type_of, wrap_map
 
 VERSION = "1.2.1"
 OUTPUTS = ("stdout", "stderr")
-
-
-def failures(kind: str, inputs: PropertyMap) -> list[sdk.CheckFailure]:
-    return [sdk.CheckFailure(name, reason) for name, reason in refusals(kind, plain_map(inputs))]
 
 
 def secret_inputs(inputs: PropertyMap) -> set[str]:
@@ -43,25 +40,18 @@ class CommandProvider(sdk.Provider):
     def __init__(self) -> None:
         self.children = Children()
 
-    def execute(
-        self, kind: str, line: str, inputs: PropertyMap, urn: str, previous: Mapping[str, Plain]
-    ) -> PropertyMap:
-        def log(message: str, severity: str = "INFO", ephemeral: bool = True) -> None:
-            engine.log(urn, message, severity, ephemeral)
-
+    def execute(self, line: PropertyValue, inputs: PropertyMap, urn: str) -> PropertyMap:
+        log = partial(engine.log, urn)
         hidden = secret_inputs(inputs)
-        run = Run(
-            line,
-            plain_map(inputs),
-            {name: previous.get(name) or "" for name in OUTPUTS},
-            log,
-            Masking(text for name in hidden for text in secret_strings(inputs[name])),
-            # a secret inside a script may be printed in part; one in the environment is known exactly
-            stream=hidden <= {"environment"},
-        )
-        if not run.stream:
+        secrets = [text for name in hidden for text in secret_strings(inputs[name])]
+        if hidden:
+            # a secret may be printed in part, or in pieces
             log(f"output is not shown while it runs: {', '.join(sorted(hidden))} is secret")
-        outputs = (run_remote if kind == REMOTE else run_local)(self.children, run)
+        run = Run(plain(line), plain_map(inputs), log, secrets)
+        try:
+            outputs = (run_remote if type_of(urn) == REMOTE else run_local)(self.children, run)
+        except OSError as error:
+            raise Failure(str(error)) from error
         return with_outputs(inputs, outputs)
 
     async def configure(self, request: sdk.ConfigureRequest) -> sdk.ConfigureResponse:
@@ -74,7 +64,7 @@ class CommandProvider(sdk.Provider):
 
     async def check(self, request: sdk.CheckRequest) -> sdk.CheckResponse:
         inputs = dict(request.new_inputs)
-        found = failures(type_of(request.urn), inputs)
+        found = [sdk.CheckFailure(*refusal) for refusal in refusals(type_of(request.urn), plain_map(inputs))]
         if "connection" in inputs:
             inputs["connection"] = with_defaults(inputs["connection"])
         return sdk.CheckResponse(inputs, found)
@@ -92,46 +82,24 @@ class CommandProvider(sdk.Provider):
 
     @in_thread
     def create(self, request: sdk.CreateRequest) -> sdk.CreateResponse:
-        resource_id = f"{request.name}{secrets.token_hex(4)}"
-        if request.preview:
-            state = with_outputs(request.properties, dict.fromkeys(OUTPUTS, UNKNOWN))
-        elif "create" in request.properties:
-            line = plain(request.properties["create"])
-            state = self.execute(type_of(request.urn), line, request.properties, request.urn, {})
-        else:
-            state = with_outputs(request.properties, dict.fromkeys(OUTPUTS, ""))
-        return sdk.CreateResponse(resource_id, state)
+        return sdk.CreateResponse(f"{request.name}{token_hex(4)}", self.made(request, request.properties, "create"))
 
     @in_thread
     def update(self, request: sdk.UpdateRequest) -> sdk.UpdateResponse:
-        line = request.news.get("update", request.news.get("create"))
-        previous = {name: request.olds[name] for name in OUTPUTS if name in request.olds}
-        if request.preview:
-            return sdk.UpdateResponse(with_outputs(request.news, dict.fromkeys(OUTPUTS, UNKNOWN)))
-        if line is None:
-            return sdk.UpdateResponse({**request.news, **previous})
-        state = self.execute(type_of(request.urn), plain(line), request.news, request.urn, plain_map(previous))
-        return sdk.UpdateResponse(state)
+        return sdk.UpdateResponse(self.made(request, request.news, "update" if "update" in request.news else "create"))
 
-    async def read(self, request: sdk.ReadRequest) -> sdk.ReadResponse:
-        # the official plugin reads nothing either: a refresh never sees drift
-        return sdk.ReadResponse(request.resource_id, request.properties, request.inputs)
+    def made(self, request: sdk.CreateRequest | sdk.UpdateRequest, inputs: PropertyMap, which: str) -> PropertyMap:
+        if request.preview:
+            return with_outputs(inputs, dict.fromkeys(OUTPUTS, UNKNOWN))
+        return self.execute(inputs[which], inputs, request.urn)
+
+    # no read, as in the official plugin: a refresh never sees drift
 
     @in_thread
     def delete(self, request: sdk.DeleteRequest) -> None:
-        if "delete" not in request.properties:
-            return
         inputs = {name: value for name, value in request.properties.items() if name not in OUTPUTS}
-        self.execute(type_of(request.urn), plain(inputs["delete"]), inputs, request.urn, plain_map(request.properties))
-
-    @in_thread
-    def invoke(self, request: sdk.InvokeRequest) -> sdk.InvokeResponse:
-        if request.tok != LOCAL_RUN:
-            raise Failure(f"{request.tok} is not provided by this stand-in for pulumi-command")
-        found = failures(LOCAL_RUN, request.args)
-        if found:
-            return sdk.InvokeResponse(failures=found)
-        return sdk.InvokeResponse(self.execute(LOCAL, plain(request.args["command"]), request.args, "", {}))
+        if "delete" in inputs:
+            self.execute(inputs["delete"], inputs, request.urn)
 
     async def cancel(self) -> None:
         self.children.end_all()

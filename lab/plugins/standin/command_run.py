@@ -1,91 +1,72 @@
-"""Runs one command of pulumi-command, here or over SSH, and reports it as the official plugin does."""
+"""Runs one command of pulumi-command, here or over SSH, and reports it much as the official plugin does."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Mapping
+import signal
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
-from standin import go_words
 from standin.children import Children, Ended
-from standin.masking import Masking
 from standin.server import Failure
 from standin.ssh_connection import Dialer, dialer
 from standin.values import Plain
 
-Previous = Mapping[str, str]
-"""stdout and stderr of the run before; empty ones are not handed on."""
+PAUSE_S = 0.5
+"""Between two dials."""
 
-FIRST_PAUSE, LONGEST_PAUSE, PAUSE_FACTOR = 0.1, 5.0, 1.5
-"""Between dials, in seconds, growing: the official plugin's back-off."""
-
-NOT_ACCEPTED = (
-    "Unable to set '{name}'. This only works if your SSH server is configured to accept\n"
-    "\tthese variables via AcceptEnv. Alternatively, if a Bash-like shell runs the command on the remote host, "
-    "you could\n\tprefix the command itself with the variables in the form 'VAR=value command'"
-)
-
-
-class Log(Protocol):
-    def __call__(self, message: str, severity: str = "INFO", ephemeral: bool = True) -> None: ...
+MASK = "[secret]"
+SHORTEST = 4
+"""Shorter strings are not masked: they would be found in every other word."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run: the command line, the inputs it is run with, and how its output may be shown."""
+    """One run: the command line, the inputs it is run with, and the secrets among these."""
 
     line: str
     inputs: Mapping[str, Plain]
-    previous: Previous
-    log: Log
-    mask: Masking
-    stream: bool
-    """False when an input is secret in a way that masking cannot follow."""
-
-    @property
-    def previous_env(self) -> dict[str, str]:
-        if self.inputs.get("addPreviousOutputInEnv") is False:
-            return {}
-        return {f"PULUMI_COMMAND_{name.upper()}": text for name, text in self.previous.items() if text}
+    log: Callable[[str], None]
+    secrets: Collection[str]
 
     def on_line(self) -> Callable[[str, str], None] | None:
+        """What shows a line while the command runs; a secret in the inputs keeps all of them back."""
         wanted = self.inputs.get("logging", "stdoutAndStderr").lower()
-        if not self.stream or wanted == "none":
-            return None
-
-        def show(name: str, line: str) -> None:
-            if name in wanted:
-                self.log(self.mask(line))
-
-        return show
+        return None if self.secrets else lambda name, line: self.log(line) if name in wanted else None
 
     def outputs(self, ended: Ended) -> dict[str, str]:
         return {"stdout": ended.stdout.removesuffix("\n"), "stderr": ended.stderr.removesuffix("\n")}
 
     def failure(self, what: str, both: str = "") -> Failure:
-        return Failure(self.mask(f"{what}: running {go_words.quote(self.mask(self.line))}:\n{both}"))
+        line = json.dumps(masked(self.line, self.secrets), ensure_ascii=False)
+        return Failure(masked(f"{what}: running {line}:\n{both}", self.secrets))
+
+
+def masked(text: str, secrets: Collection[str]) -> str:
+    """The text without the secrets, and without any line of one."""
+    parts = {part.strip() for secret in secrets for part in (secret, *secret.splitlines())}
+    # the longest first: a part of a secret must not break up the whole
+    for part in sorted(parts, key=len, reverse=True):
+        text = text.replace(part, MASK) if len(part) >= SHORTEST else text
+    return text
 
 
 def run_local(children: Children, run: Run) -> dict[str, str]:
     """stdout and stderr. Raises Failure with everything that was printed."""
-    argv = [*(run.inputs.get("interpreter") or ["/bin/sh", "-c"]), run.line]
-    directory = run.inputs.get("dir")
-    env = {**os.environ, **(run.inputs.get("environment") or {}), **run.previous_env}
-    try:
-        ended = children.run(argv, run.inputs.get("stdin") or "", env, directory, run.on_line())
-    except OSError as error:
-        raise run.failure(go_words.start_error(error, argv[0], directory)) from error
+    env = {**os.environ, **(run.inputs.get("environment") or {})}
+    ended = children.run(["/bin/sh", "-c", run.line], run.inputs.get("stdin") or "", env, run.on_line())
+    if ended.status < 0:
+        raise run.failure(f"signal: {(signal.strsignal(-ended.status) or '').lower()}", ended.both)
     if ended.status:
-        raise run.failure(go_words.local_status(ended.status), ended.both)
+        raise run.failure(f"exit status {ended.status}", ended.both)
     return run.outputs(ended)
 
 
 def run_remote(children: Children, run: Run) -> dict[str, str]:
     """stdout and stderr. Raises Failure when the dial limit is reached or the command fails."""
     with dialer(run.inputs["connection"]) as dial:
-        env = accepted_environment(children, run, dial)
-        ended = over_ssh(children, run, dial, run.line, run.inputs.get("stdin") or "", env, run.on_line())
+        ended = over_ssh(children, run, dial)
         if ended.status == 0:
             return run.outputs(ended)
         if children.cancelled.is_set():
@@ -97,44 +78,15 @@ def run_remote(children: Children, run: Run) -> dict[str, str]:
         raise run.failure(what, ended.both)
 
 
-def accepted_environment(children: Children, run: Run, dial: Dialer) -> dict[str, str]:
-    """What is to be sent and the server takes. The ssh program does not tell, so ask with a command of our own."""
-    wanted: dict[str, str] = run.inputs.get("environment") or {}
-    names = [*wanted, *run.previous_env]
-    if not names:
-        return {}
-    probe = f"sh -c 'for name in {' '.join(names)}; do printenv $name >/dev/null || echo $name; done'"
-    ended = over_ssh(children, run, dial, probe, "", dict.fromkeys(names, "1"), None)
-    refused = ended.stdout.split()
-    for name in refused:
-        if name in wanted:
-            run.log(NOT_ACCEPTED.format(name=name), "ERROR", ephemeral=False)
-            raise Failure(f'could not set environment variable "{name}": ssh: setenv failed')
-        run.log(NOT_ACCEPTED.format(name=name), "WARNING", ephemeral=False)
-    return {name: value for name, value in {**run.previous_env, **wanted}.items() if name not in refused}
-
-
-def over_ssh(
-    children: Children,
-    run: Run,
-    dial: Dialer,
-    line: str,
-    stdin: str,
-    env: Mapping[str, str],
-    on_line: Callable[[str, str], None] | None,
-) -> Ended:
-    """Run it over a connection of its own, dialing again while the connection's limit allows (-1: for ever)."""
-    limit, pause, attempt = run.inputs["connection"]["dialErrorLimit"], FIRST_PAUSE, 0
+def over_ssh(children: Children, run: Run, dial: Dialer) -> Ended:
+    """Run it over a connection of its own, dialing again while the connection's limit allows."""
+    limit, attempt = run.inputs["connection"]["dialErrorLimit"], 0
     while True:
-        try:
-            ended = children.run(dial.argv(line, env), stdin, {**os.environ, **env}, None, on_line)
-        except OSError as error:
-            raise Failure(f"the ssh program did not start: {error}") from error
+        ended = children.run(dial.argv(run.line), run.inputs.get("stdin") or "", os.environ, run.on_line())
         if dial.connected:
             return ended
-        if children.cancelled.is_set() or -1 < limit <= attempt:
+        if children.cancelled.is_set() or attempt >= limit:
             raise Failure(dial.error(attempt))
         attempt += 1
-        run.log(f"Dial {attempt}/{'inf' if limit == -1 else limit} failed: retrying")
-        children.cancelled.wait(pause)
-        pause = min(pause * PAUSE_FACTOR, LONGEST_PAUSE)
+        run.log(f"Dial {attempt}/{limit} failed: retrying")
+        children.cancelled.wait(PAUSE_S)

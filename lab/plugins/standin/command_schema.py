@@ -8,19 +8,22 @@ from pulumi.provider.experimental.property_value import PropertyValue
 
 from standin.values import UNKNOWN, Plain, wrap_map
 
-REMOTE, LOCAL, LOCAL_RUN = "command:remote:Command", "command:local:Command", "command:local:run"
+REMOTE, LOCAL = "command:remote:Command", "command:local:Command"
 
 Types = Mapping[str, type]
 
-_RUN: Types = {"stdin": str, "environment": dict, "logging": str, "addPreviousOutputInEnv": bool}
-_RESOURCE: Types = {**_RUN, "create": str, "update": str, "delete": str, "triggers": list}
-_LOCAL: Types = {"dir": str, "interpreter": list}
-
-INPUTS: dict[str, Types] = {
-    REMOTE: {**_RESOURCE, "connection": dict},
-    LOCAL: {**_RESOURCE, **_LOCAL},
-    LOCAL_RUN: {**_RUN, **_LOCAL, "command": str},
+_BOTH: Types = {
+    "create": str,
+    "update": str,
+    "delete": str,
+    "triggers": list,
+    "stdin": str,
+    "logging": str,
+    "addPreviousOutputInEnv": bool,
 }
+
+INPUTS: dict[str, Types] = {REMOTE: {**_BOTH, "connection": dict}, LOCAL: {**_BOTH, "environment": dict}}
+REQUIRED = {REMOTE: ("create", "connection"), LOCAL: ("create",)}
 
 _HOP: Types = {
     "host": str,
@@ -28,7 +31,6 @@ _HOP: Types = {
     "user": str,
     "privateKey": str,
     "hostKey": str,
-    "agentSocketPath": str,
     "dialErrorLimit": int,
     "perDialTimeout": int,
 }
@@ -49,21 +51,16 @@ def refusals(kind: str, inputs: Mapping[str, Plain]) -> Iterator[Refusal]:
     if kind not in INPUTS:
         yield "", f"{kind} is not provided by this stand-in for pulumi-command"
         return
-    required = {REMOTE: ("connection",), LOCAL_RUN: ("command",)}.get(kind, ())
-    yield from _mistakes(inputs, INPUTS[kind], "", required)
+    yield from _mistakes(inputs, INPUTS[kind], "", REQUIRED[kind])
     connection = inputs.get("connection")
     if kind == REMOTE and isinstance(connection, dict):
         yield from _mistakes(connection, CONNECTION, "connection.", ("host",))
         if isinstance(connection.get("proxy"), dict):
             yield from _mistakes(connection["proxy"], _HOP, "connection.proxy.", ("host",))
-    for name in ("environment", "interpreter"):
-        values = inputs.get(name)
-        parts = values.items() if isinstance(values, dict) else enumerate(values if isinstance(values, list) else [])
-        for key, value in parts:
-            if not isinstance(value, str):
-                yield f"{name}[{key}]", f"Field '{name}[{key}]' must be of type str, not {type(value).__name__}"
     if isinstance(inputs.get("logging"), str) and inputs["logging"] not in (*LOGGING, UNKNOWN):
         yield "logging", f"logging is {inputs['logging']!r}, not one of {', '.join(LOGGING)}"
+    if inputs.get("addPreviousOutputInEnv") is not False:
+        yield "addPreviousOutputInEnv", "must be false: this stand-in for pulumi-command hands no earlier output on"
 
 
 def _mistakes(values: Mapping[str, Plain], types: Types, path: str, required: tuple[str, ...]) -> Iterator[Refusal]:

@@ -14,11 +14,10 @@ import signal
 import subprocess
 import tempfile
 import threading
-import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import docker
@@ -31,9 +30,6 @@ LOGIN_LIMIT = 60.0
 
 REQUEST_LIMIT = 1200
 """Seconds without a byte from the daemon: the official plugin's limit of an operation."""
-
-IN_USE_LIMIT = 30.0
-"""Seconds that a volume's removal waits for the last container that holds it."""
 
 
 class DaemonError(Exception):
@@ -188,7 +184,7 @@ class Daemon:
         if found := self.image(name):
             return found
         try:
-            self.ask(lambda client: client.pull(name, tag=None if _has_tag(name) else "latest"))
+            self.ask(lambda client: client.pull(name))
         except DaemonError as error:
             raise DaemonError(f"unable to pull image {name}: error pulling image {name}: {error}") from error
         if found := self.image(name):
@@ -209,60 +205,12 @@ class Daemon:
     def start(self, container_id: str) -> None:
         self.ask(lambda client: client.start(container_id))
 
-    def update_container(self, container_id: str, body: dict[str, Any]) -> None:
-        def request(client: Any) -> None:  # the SDK's own method takes no memory swap of -1
-            url = client._url("/containers/{0}/update", container_id)
-            client._raise_for_status(client._post_json(url, data=body))
-
-        self.ask(request)
-
-    def health(self, container_id: str) -> str | None:
-        """starting, healthy, unhealthy; None without a healthcheck."""
-        health = self.container(container_id)["State"].get("Health")
-        return str(health["Status"]) if health else None
-
-    def wait_for_end(self, container_id: str, condition: Literal["not-running", "removed"] = "not-running") -> None:
-        self.ask(lambda client: client.wait(container_id, condition=condition))
-
-    def logs(self, container_id: str) -> str:
-        output: bytes = self.ask(lambda client: client.logs(container_id, stdout=True, stderr=True))
-        return output.decode(errors="replace")
+    def set_restart(self, container_id: str, policy: str) -> None:
+        self.ask(lambda client: client.update_container(container_id, restart_policy={"Name": policy}))
 
     def stop(self, container_id: str, grace: int) -> None:
         self.ask(lambda client: client.stop(container_id, timeout=grace))
 
-    def remove_container(self, container_id: str, volumes: bool) -> None:
-        self.ask(lambda client: client.remove_container(container_id, v=volumes, force=True))
-
-    def create_volume(self, name: str | None, driver: str | None, options: Any, labels: Any) -> str:
-        created = self.ask(lambda client: client.create_volume(name, driver, options, labels))
-        return str(created["Name"])
-
-    def volume(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.ask(lambda client: client.inspect_volume(name))
-        return found
-
-    def remove_volume(self, name: str) -> None:
-        """Waits while a container holds it, up to IN_USE_LIMIT."""
-        limit = time.monotonic() + IN_USE_LIMIT
-        while True:
-            try:
-                self.ask(lambda client: client.remove_volume(name, force=True))
-                return
-            except DaemonError as error:
-                if "volume is in use" not in str(error):
-                    raise
-                if time.monotonic() > limit:
-                    raise DaemonError(
-                        "timeout while waiting for state to become 'removed' (last state: 'in_use', "
-                        f"timeout: {IN_USE_LIMIT:g}s)"
-                    ) from error
-            time.sleep(2)
-
-    def remove_image(self, name: str, force: bool) -> None:
-        self.ask(lambda client: client.remove_image(name, force=force))
-
-
-def _has_tag(name: str) -> bool:
-    last = name.rsplit("/", 1)[-1]
-    return ":" in last or "@" in last
+    def remove_container(self, container_id: str) -> None:
+        """With the volumes that were made for it alone."""
+        self.ask(lambda client: client.remove_container(container_id, v=True, force=True))

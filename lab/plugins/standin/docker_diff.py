@@ -7,39 +7,25 @@ import json
 from collections.abc import Iterator, Mapping
 
 from standin.diffs import Change, changes, step
-from standin.docker_schema import LEFT_TO_THE_IMAGE, Property
-from standin.values import UNKNOWN, Plain, has_unknown
+from standin.docker_schema import Property
+from standin.values import UNKNOWN, Plain
+
+_TEXT = Property("string")
 
 
 def normal(value: Plain, wanted: Property) -> Plain:
     """The value's one spelling: what is empty, zero or false is absent (None), and so are empty parts."""
     if isinstance(value, dict):
-        names = [name for name in value if not name.startswith("__")]
-        parts = {name: normal(value[name], wanted.fields.get(name, _TEXT)) for name in names}
+        parts = {name: normal(part, wanted.fields.get(name, _TEXT)) for name, part in value.items()}
         return {name: part for name, part in parts.items() if part is not None} or None
-    if isinstance(value, list):
-        element = Property("object", wanted.fields) if wanted.fields else _TEXT
-        if wanted.fields or wanted.kind == "set":
-            return [normal(item, element) for item in value] or None
-        return value or None  # an empty string in a command is an element
-    return value or None
+    if isinstance(value, list) and wanted.kind == "set":
+        return [normal(item, Property("object", wanted.fields)) for item in value] or None
+    return value or None  # an empty string in a command is an element
 
 
-_TEXT = Property("string")
-
-
-def identity(element: Plain, wanted: Property) -> str:
-    """Two elements of a set are the same when their identities are. Nested sets have no order either."""
-
-    def unordered(value: Plain, kind: Property) -> Plain:
-        if isinstance(value, dict):
-            return {name: unordered(part, kind.fields.get(name, _TEXT)) for name, part in value.items()}
-        if isinstance(value, list) and kind.kind == "set":
-            parts = [unordered(part, Property("object", kind.fields)) for part in value]
-            return sorted(parts, key=lambda part: json.dumps(part, sort_keys=True))
-        return value
-
-    return json.dumps(unordered(element, Property("object", wanted.fields)), sort_keys=True)
+def identity(element: Plain) -> str:
+    """Two elements of a set are the same when their identities are."""
+    return json.dumps(element, sort_keys=True)
 
 
 def same(old: Plain, new: Plain, wanted: Property) -> bool:
@@ -48,12 +34,7 @@ def same(old: Plain, new: Plain, wanted: Property) -> bool:
 
 def _differences(old: Plain, new: Plain, wanted: Property, path: str) -> Iterator[Change]:
     if isinstance(old, list) and isinstance(new, list):
-        if wanted.kind == "set":
-            yield from _set_differences(old, new, wanted, path)
-        elif wanted.fields:
-            yield from changes(old, new, path)
-        else:
-            yield from _list_differences(old, new, path)
+        yield from (_set_differences if wanted.kind == "set" else _list_differences)(old, new, wanted, path)
     elif isinstance(old, dict) and isinstance(new, dict):
         for name in sorted(old.keys() | new.keys()):
             part = wanted.fields.get(name, _TEXT)
@@ -62,7 +43,7 @@ def _differences(old: Plain, new: Plain, wanted: Property, path: str) -> Iterato
         yield from changes(old, new, path)
 
 
-def _list_differences(old: list[Plain], new: list[Plain], path: str) -> Iterator[Change]:
+def _list_differences(old: list[Plain], new: list[Plain], _: Property, path: str) -> Iterator[Change]:
     """By the fewest insertions and removals, so that one inserted flag is one line and not the rest of the command."""
     removed: set[int] = set()
     added: set[int] = set()
@@ -70,30 +51,26 @@ def _list_differences(old: list[Plain], new: list[Plain], path: str) -> Iterator
         if tag != "equal":
             removed.update(range(left, left_end))
             added.update(range(right, right_end))
-    yield from _by_index(removed, added, path)
-
-
-def _by_index(removed: set[int], added: set[int], path: str) -> Iterator[Change]:
     for index in sorted(removed | added):
-        kind = "UPDATE" if index in removed and index in added else "DELETE" if index in removed else "ADD"
-        yield Change(f"{path}[{index}]", kind)
+        yield _at(index, removed, added, path)
+
+
+def _at(index: int, removed: set[int], added: set[int], path: str) -> Change:
+    kind = "UPDATE" if index in removed and index in added else "DELETE" if index in removed else "ADD"
+    return Change(f"{path}[{index}]", kind)
 
 
 def _set_differences(old: list[Plain], new: list[Plain], wanted: Property, path: str) -> Iterator[Change]:
-    before = {identity(element, wanted): index for index, element in enumerate(old)}
-    after = {identity(element, wanted): index for index, element in enumerate(new)}
+    before = {identity(element): index for index, element in enumerate(old)}
+    after = {identity(element): index for index, element in enumerate(new)}
     removed = {index for key, index in before.items() if key not in after}
     added = {index for key, index in after.items() if key not in before}
-    for change in _by_index(removed, added, path):
-        index = int(change.path[len(path) + 1 : -1])
+    for index in sorted(removed | added):
+        change = _at(index, removed, added, path)
         if change.kind == "UPDATE":
             yield from _differences(old[index], new[index], Property("object", wanted.fields), change.path)
         else:
             yield change
-
-
-def _kind(old: Plain, new: Plain) -> str:
-    return "ADD" if old is None else "DELETE" if new is None else "UPDATE"
 
 
 def resource_changes(
@@ -103,18 +80,13 @@ def resource_changes(
     for name in sorted(schema):
         wanted, given = schema[name], inputs.get(name)
         old, new = normal(state.get(name), wanted), normal(given, wanted)
-        if wanted.computed and (given in (None, "", UNKNOWN)):
+        if wanted.computed and given in (None, "", UNKNOWN):
             # a value that is not known yet is no change either: what only carries another resource's id (a label, an
             # environment variable) does not drag its container into that one's replacement
             continue
-        if name in LEFT_TO_THE_IMAGE and new is None:
-            continue
-        if isinstance(new, list) and has_unknown(new) and not wanted.fields:
-            yield Change(name, _kind(old, new))
-        elif wanted.kind in ("string", "integer", "boolean"):
-            # a state that says 0 or false is updated, where one that says nothing is added to
-            if old != new:
-                yield Change(name, _kind(state.get(name), given))
+        if wanted.kind == "boolean" and old != new:
+            # a state that says false is updated, where one that says nothing is added to
+            yield from changes(state.get(name), given, name)
         else:
             yield from _differences(old, new, wanted, name)
 
@@ -124,17 +96,16 @@ def replacing(
 ) -> frozenset[str]:
     """The properties whose change makes a new resource.
 
-    One trap of the official plugin is kept: as long as the number of mounts stays, a mount without volume or tmpfs
-    options is changed "in place", which the container never notices.
+    One trap of the official plugin is kept: as long as the number of mounts stays, a mount without volume options is
+    changed "in place", which the container never notices.
     """
     names = {name for name, wanted in schema.items() if wanted.replaces}
     if "mounts" in names and inputs.get("mounts") != UNKNOWN:
-        mounts = Property("object", schema["mounts"].fields)
+        mount = Property("object", schema["mounts"].fields)
         old, new = (
-            {identity(normal(item, mounts), mounts): item for item in values.get("mounts") or []}
-            for values in (state, inputs)
+            {identity(normal(item, mount)): item for item in values.get("mounts") or []} for values in (state, inputs)
         )
         changed = [old.get(key) or new[key] for key in old.keys() ^ new.keys()]
-        if len(old) == len(new) and not any(item.get("volumeOptions") or item.get("tmpfsOptions") for item in changed):
+        if len(old) == len(new) and not any(item.get("volumeOptions") for item in changed):
             names.remove("mounts")
     return frozenset(names)

@@ -1,12 +1,11 @@
 """The docker resources this stand-in provides: their properties, which of them replace, defaults, and what is refused.
 
-The facts are those of pulumi-docker 5.2.0, that is of terraform-provider-docker 4.5.0.
+The facts are those of pulumi-docker 5.2.0, that is of terraform-provider-docker 4.5.0; the selection is what the
+program in components/ declares.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,6 @@ from standin.values import UNKNOWN, Plain
 
 CONTAINER = "docker:index/container:Container"
 IMAGE = "docker:index/remoteImage:RemoteImage"
-VOLUME = "docker:index/volume:Volume"
 
 Rule = Callable[[Plain], str | None]
 """What is wrong with a value, or None."""
@@ -43,198 +41,77 @@ def pattern(expression: str) -> Rule:
     return check
 
 
-def at_least(limit: int) -> Rule:
-    return lambda value: f"'{value}' cannot be lower than {limit}" if value < limit else None
+DURATION = re.compile(r"(?=\d)(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 
-def is_base64(value: str) -> str | None:
-    try:
-        base64.b64decode(value, validate=True)
-    except binascii.Error:
-        return f"'{value}' is not base64 decodeable."
-    return None
-
-
-_UNITS = {"h": 3600 * 10**9, "m": 60 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3, "µs": 10**3, "ns": 1}
-
-
-def nanoseconds(text: str) -> int:
-    """A Go duration such as 1m30s. Raises ValueError."""
-    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|h|m|s)", text)
-    if text != "0" and (not parts or "".join(number + unit for number, unit in parts) != text):
-        raise ValueError(text)
-    return int(sum(float(number) * _UNITS[unit] for number, unit in parts))
+def seconds(text: str) -> int:
+    """A Go duration in whole seconds, such as 1m30s. Raises ValueError."""
+    found = DURATION.fullmatch(text)
+    if not found:
+        raise ValueError(f"'{text}' is not a valid duration")
+    return sum(size * int(number or 0) for size, number in zip((3600, 60, 1), found.groups(), strict=True))
 
 
 def is_duration(value: str) -> str | None:
     try:
-        nanoseconds(value)
-    except ValueError:
-        return f"'{value}' is not a valid duration"
+        seconds(value)
+    except ValueError as error:
+        return str(error)
     return None
 
 
-def is_absolute(value: str) -> str | None:
-    return None if value.startswith("/") else f"'{value}' must be an absolute path"
-
-
-def text(rule: Rule | None = None, default: str | None = None) -> Property:
-    return Property("string", rule=rule, default=default)
-
-
-def integer(rule: Rule | None = None, default: int | None = None) -> Property:
-    return Property("integer", rule=rule, default=default)
-
-
-BOOLEAN, TEXTS, TEXT_SET, MAP = Property("boolean"), Property("list"), Property("set"), Property("map")
-
-
-def computed(base: Property) -> Property:
-    return replace(base, computed=True)
-
-
-def in_place(base: Property) -> Property:
-    return replace(base, replaces=False)
-
-
-def defaulted(base: Property, default: Plain) -> Property:
-    return replace(base, default=default)
-
-
-def required(base: Property) -> Property:
-    return replace(base, required=True)
+def is_kept(value: bool) -> str | None:
+    return None if value else "an image that is removed at destroy is not supported by this stand-in for pulumi-docker"
 
 
 def set_of(**fields: Property) -> Property:
     return Property("set", fields)
 
 
-def object_of(**fields: Property) -> Property:
-    return Property("object", fields)
-
-
-_LABELS = set_of(label=required(text()), value=required(text()))
-_DURATION = text(is_duration, default="0s")
+TEXT, INTEGER, TEXTS, MAP = Property("string"), Property("integer"), Property("list"), Property("map")
+NEEDED_TEXT, NEEDED_INTEGER = replace(TEXT, required=True), replace(INTEGER, required=True)
+LEFT_TO_DOCKER = replace(TEXT, computed=True)
+LABELS = set_of(label=NEEDED_TEXT, value=NEEDED_TEXT)
+TIME = Property("string", rule=is_duration, default="0s")
+HEALTHCHECK = {"tests": TEXTS, "interval": TIME, "timeout": TIME, "startPeriod": TIME, "retries": INTEGER}
+VOLUME_OPTIONS = {"driverName": TEXT, "driverOptions": MAP, "labels": LABELS}
 
 CONTAINER_INPUTS: dict[str, Property] = {
-    "attach": in_place(BOOLEAN),
-    "capabilities": object_of(adds=TEXT_SET, drops=TEXT_SET),
-    "command": computed(TEXTS),
-    "containerReadRefreshTimeoutMilliseconds": in_place(integer(default=15000)),
-    "cpuSet": in_place(text(pattern(r"^\d+([,-]\d+)*$"))),
-    "cpuShares": in_place(integer(at_least(0))),
-    "destroyGraceSeconds": in_place(integer()),
-    "devices": set_of(hostPath=required(text()), containerPath=text(), permissions=text(default="rwm")),
-    "dns": TEXT_SET,
-    "domainname": text(),
-    "entrypoints": computed(TEXTS),
-    "envs": computed(TEXT_SET),
-    "gpus": text(),
-    "groupAdds": TEXT_SET,
-    "healthcheck": in_place(
-        computed(
-            object_of(
-                tests=TEXTS,
-                interval=_DURATION,
-                timeout=_DURATION,
-                startPeriod=_DURATION,
-                startInterval=_DURATION,
-                retries=integer(at_least(0)),
-            )
-        )
-    ),
-    "hostname": computed(text()),
-    "hosts": set_of(host=required(text()), ip=required(text())),
-    "image": required(text()),
-    "init": in_place(computed(BOOLEAN)),
-    "ipcMode": computed(text()),
-    "labels": computed(_LABELS),
-    "logDriver": computed(text()),
+    "command": replace(TEXTS, computed=True),
+    "destroyGraceSeconds": replace(INTEGER, replaces=False),
+    "devices": set_of(hostPath=NEEDED_TEXT, permissions=Property("string", default="rwm")),
+    "entrypoints": replace(TEXTS, computed=True),
+    "envs": Property("set", computed=True),
+    "gpus": Property("string", rule=pattern("^all$")),
+    "healthcheck": Property("object", HEALTHCHECK, replaces=False, computed=True),
+    "image": NEEDED_TEXT,
+    "ipcMode": LEFT_TO_DOCKER,
+    "labels": replace(LABELS, computed=True),
+    "logDriver": LEFT_TO_DOCKER,
     "logOpts": MAP,
-    "logs": in_place(BOOLEAN),
-    "maxRetryCount": in_place(integer()),
-    "memory": in_place(integer(at_least(0))),
-    "memoryReservation": in_place(integer(at_least(0))),
-    "memorySwap": in_place(integer(at_least(-1))),
     "mounts": set_of(
-        type=required(text(pattern("^(bind|volume|tmpfs)$"))),
-        source=text(),
-        target=required(text()),
-        readOnly=BOOLEAN,
-        bindOptions=object_of(propagation=text(pattern("^(private|rprivate|shared|rshared|slave|rslave)$"))),
-        volumeOptions=object_of(driverName=text(), driverOptions=MAP, labels=_LABELS, noCopy=BOOLEAN, subpath=text()),
-        tmpfsOptions=object_of(mode=integer(), sizeBytes=integer()),
+        type=Property("string", rule=pattern("^(bind|volume)$"), required=True),
+        source=TEXT,
+        target=NEEDED_TEXT,
+        readOnly=Property("boolean"),
+        volumeOptions=Property("object", VOLUME_OPTIONS),
     ),
-    "mustRun": in_place(defaulted(BOOLEAN, True)),
-    "name": text(),
-    "networkMode": text(default="bridge"),
-    "pidMode": text(),
-    "ports": Property(
-        "list",
-        {
-            "internal": required(integer()),
-            "external": integer(),
-            "ip": text(default="0.0.0.0"),
-            "protocol": text(default="tcp"),
-        },
+    "mustRun": Property("boolean", replaces=False, default=True),
+    "name": NEEDED_TEXT,
+    "networkMode": Property("string", default="bridge"),
+    "restart": Property(
+        "string", replaces=False, rule=pattern("^(no|on-failure|always|unless-stopped)$"), default="no"
     ),
-    "privileged": BOOLEAN,
-    "readOnly": BOOLEAN,
-    "removeVolumes": in_place(defaulted(BOOLEAN, True)),
-    "restart": in_place(text(pattern("^(no|on-failure|always|unless-stopped)$"), default="no")),
-    "rm": in_place(BOOLEAN),
-    "runtime": computed(text()),
-    "securityOpts": computed(TEXT_SET),
-    "shmSize": computed(integer(at_least(0))),
-    "start": in_place(defaulted(BOOLEAN, True)),
-    "stdinOpen": BOOLEAN,
-    "stopSignal": computed(text()),
-    "stopTimeout": computed(integer()),
-    "sysctls": MAP,
-    "tmpfs": in_place(MAP),
-    "tty": BOOLEAN,
-    "ulimits": set_of(name=required(text()), soft=required(integer()), hard=required(integer())),
-    "uploads": set_of(
-        file=required(text()),
-        content=text(),
-        contentBase64=text(is_base64),
-        executable=BOOLEAN,
-        permissions=text(pattern("^0[0-7]{3}$")),
-    ),
-    "user": text(),
-    "usernsMode": text(),
-    "volumes": set_of(
-        containerPath=text(),
-        hostPath=text(is_absolute),
-        volumeName=text(),
-        readOnly=BOOLEAN,
-        selinuxRelabel=text(pattern("^(z|Z)$")),
-    ),
-    "wait": in_place(BOOLEAN),
-    "waitTimeout": in_place(integer(default=60)),
-    "workingDir": text(),
+    "ulimits": set_of(name=NEEDED_TEXT, soft=NEEDED_INTEGER, hard=NEEDED_INTEGER),
+    "uploads": set_of(file=NEEDED_TEXT, content=NEEDED_TEXT),
 }
 
 INPUTS: dict[str, dict[str, Property]] = {
     CONTAINER: CONTAINER_INPUTS,
-    IMAGE: {
-        "name": required(text()),
-        "keepLocally": in_place(BOOLEAN),
-        "forceRemove": in_place(BOOLEAN),
-        "triggers": MAP,
-        "pullTriggers": TEXT_SET,
-    },
-    VOLUME: {"name": computed(text()), "driver": computed(text()), "driverOpts": MAP, "labels": _LABELS},
+    IMAGE: {"name": NEEDED_TEXT, "keepLocally": Property("boolean", replaces=False, rule=is_kept, required=True)},
 }
 
-LEFT_TO_THE_IMAGE = ("user", "workingDir")
-"""An empty one, or none, is no change, whatever the image says."""
-
-OUTPUTS: dict[str, tuple[str, ...]] = {
-    CONTAINER: ("bridge", "containerLogs", "exitCode", "networkDatas", "platform"),
-    IMAGE: ("imageId", "repoDigest"),
-    VOLUME: ("mountpoint",),
-}
+OUTPUTS: dict[str, tuple[str, ...]] = {CONTAINER: ("exitCode",), IMAGE: ("imageId",)}
 
 _TYPES = {"string": str, "integer": int, "boolean": bool, "list": list, "set": list, "map": dict, "object": dict}
 
@@ -249,8 +126,6 @@ def problems(schema: Mapping[str, Property], values: Mapping[str, Plain], path: 
             yield f"Missing required argument. The argument {path}{name} is required, but no definition was found"
     for name, value in values.items():
         where = f"{path}{name}"
-        if name.startswith("__"):
-            continue
         if name not in schema:
             yield f"Invalid or unknown key: {where} is not supported by this stand-in for pulumi-docker"
         elif value is not None and value != UNKNOWN:

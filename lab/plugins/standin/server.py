@@ -78,13 +78,13 @@ class Engine:
         self._stub: engine_pb2_grpc.EngineStub | None = None
         self._lock = threading.Lock()
 
-    def log(self, urn: str, message: str, severity: str = "INFO", ephemeral: bool = True) -> None:
-        """Show a line at the resource. Ephemeral ones are status: the display shows the newest and keeps none."""
+    def log(self, urn: str, message: str) -> None:
+        """Show a line at the resource, as a status: the display shows the newest and keeps none."""
         with self._lock:
             if self._stub is None:
                 self._stub = engine_pb2_grpc.EngineStub(grpc.insecure_channel(self.address))
-        level = engine_pb2.LogSeverity.Value(severity)
-        self._stub.Log(engine_pb2.LogRequest(severity=level, message=message, urn=urn, ephemeral=ephemeral))
+        line = engine_pb2.LogRequest(severity=engine_pb2.INFO, message=message, urn=urn, ephemeral=True)
+        self._stub.Log(line)
 
 
 engine = Engine()
@@ -143,7 +143,7 @@ class Servicer(sdk.ProviderServicer):
 
 
 _diff = _readable("Diff")
-for _name in ("CheckConfig", "Configure", "Check", "Create", "Read", "Update", "Delete", "Invoke"):
+for _name in ("CheckConfig", "Configure", "Check", "Create", "Read", "Update", "Delete"):
     setattr(Servicer, _name, _readable(_name))
 
 

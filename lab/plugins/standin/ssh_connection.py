@@ -10,12 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from standin import go_words
-from standin.server import Failure
 from standin.values import Plain
 
 
@@ -71,23 +68,9 @@ def options(connection: Mapping[str, Plain], key_file: str, known_hosts_file: st
         settings["IdentitiesOnly"] = "yes"
     else:
         settings["IdentityFile"] = "none"
-    if connection.get("agentSocketPath"):
-        settings["IdentityAgent"] = connection["agentSocketPath"]
     for name, value in settings.items():
         argv += ["-o", f"{name}={value}"]
     return argv
-
-
-def check_agent(connection: Mapping[str, Plain]) -> None:
-    """Refuse an agent that does not answer, even where a private key is given: so does the official plugin."""
-    path = connection.get("agentSocketPath") or os.environ.get("SSH_AUTH_SOCK")
-    if not path:
-        return
-    try:
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.connect(path)
-    except OSError as error:
-        raise Failure(f"dial unix {path}: connect: {(error.strerror or str(error)).lower()}") from error
 
 
 class Dialer:
@@ -117,13 +100,12 @@ class Dialer:
         known = self._file("known_hosts", f"pinned {connection.get('hostKey', '')}\n")
         return options(connection, key.path, known.path, log.path)
 
-    def argv(self, line: str, send_env: Iterable[str] = ()) -> list[str]:
-        """The next attempt, with a clean slate. Variables are named only: ssh takes the values from its environment."""
+    def argv(self, line: str) -> list[str]:
+        """The next attempt, with a clean slate."""
         self._log.clear()
         self._proxy_log.clear()
         self._connected.clear()
-        sent = [part for name in send_env for part in ("-o", f"SendEnv={name}")]
-        return [*self._argv, *sent, self._connection["host"], line]
+        return [*self._argv, self._connection["host"], line]
 
     @property
     def connected(self) -> bool:
@@ -134,15 +116,13 @@ class Dialer:
         return self._log.read()
 
     def error(self, attempts: int) -> str:
-        """Why the attempts did not connect, in the official plugin's words."""
+        """Why the attempts did not connect, in ssh's words."""
         said = self._proxy_log.read()
-        hop, prefix = (self._connection["proxy"], "proxy: ") if said else (self._connection, "")
-        reason = go_words.dial_error(said or self.ssh_says, hop["host"], hop["port"])
-        return f"{prefix}after {attempts} failed attempts: {reason}"
+        reason = " ".join((said or self.ssh_says).split()) or "ssh ended without a word"
+        return f"{'proxy: ' if said else ''}after {attempts} failed attempts: {reason}"
 
 
 @contextmanager
 def dialer(connection: Mapping[str, Plain]) -> Iterator[Dialer]:
-    check_agent(connection)
     with contextlib.ExitStack() as stack:
         yield Dialer(connection, stack)

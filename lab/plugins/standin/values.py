@@ -64,14 +64,6 @@ def wrap_map(values: Mapping[str, Plain], secrets: Iterable[str] = ()) -> Proper
     return {key: wrap(value, key in secrets) for key, value in values.items()}
 
 
-def has_unknown(value: Plain) -> bool:
-    if isinstance(value, dict):
-        return any(has_unknown(item) for item in value.values())
-    if isinstance(value, list):
-        return any(has_unknown(item) for item in value)
-    return bool(value == UNKNOWN)
-
-
 def secret_strings(value: PropertyValue, inside: bool = False) -> Iterator[str]:
     """Every string that is a secret or lies in one."""
     inside = inside or value.is_secret
