@@ -13,6 +13,7 @@ from lab.runtime.vllm import api, config, flags
 from lab.runtime.vllm.api import Server
 from lab.runtime.vllm.engine import Engine
 from lab.runtime.vllm.log import Log, Voices
+from lab.runtime.vllm.tokenizers import deepseek_v4
 from tests.lab_unit.stand_in_machine import RECIPE
 
 NAME = "deepseek-v4-flash-dspark"
@@ -116,6 +117,19 @@ def test_thinking_is_asked_for_by_the_chat_template(client):
     deltas = [event["choices"][0]["delta"] for event in client.events("What is 47 x 89?", max_tokens=64, **thinking)]
     assert "".join(delta.get("reasoning", "") for delta in deltas) == message["reasoning"]
     assert client.chat("What is 47 x 89?", max_tokens=3, **thinking)["choices"][0]["message"]["content"] is None
+
+
+def test_a_request_s_effort_goes_through_the_image_s_mapping(client, monkeypatch):
+    seen: list[tuple[bool, str | None]] = []
+
+    def encode(messages: list[dict[str, str]], thinking: bool, effort: str | None) -> str:
+        seen.append((thinking, effort))
+        return "prompt"
+
+    monkeypatch.setattr(deepseek_v4, "encode_messages", encode)
+    for effort in ("low", "max"):
+        client.chat("x", chat_template_kwargs={"thinking": True, "reasoning_effort": effort})
+    assert seen == [(True, "high"), (True, "max")], "the image makes low high, until a rank's start mends it"
 
 
 def test_the_counters_move_as_drafts_are_accepted(client):

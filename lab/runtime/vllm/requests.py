@@ -145,9 +145,10 @@ def read(body: bytes, chat: bool, config: Config, details: bool) -> Request:
         ]
         template = {**config.chat_template_kwargs, **(asked.get("chat_template_kwargs") or {})}
         thinking = bool(template.get("thinking"))
-        encoding = import_module(".tokenizers.deepseek_v4_encoding", __package__)
+        # imported late: a rank's start mends the mapping and replaces the encoder
+        mapping = import_module(".tokenizers.deepseek_v4", __package__)
         try:
-            prompt = encoding.encode_messages(flat, thinking, template.get("reasoning_effort") if thinking else None)
+            prompt = mapping.get_deepseek_v4_tokenizer().apply_chat_template(flat, **template)
         except ValueError as refusal:
             raise BadRequest(str(refusal)) from None
         question = flat[-1]["content"]
