@@ -4,22 +4,22 @@ The stand-in moves no data over RDMA. It reads the GID table and fails where NCC
 without a RoCE v2 row that carries an IPv4 address, and for rows of two ranks whose addresses share no subnet.
 """
 
+import json
 import os
 import re
 import resource
 import socket
+import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
 
-from . import netdevs
 from .log import Log
 
 V4_MAPPED = "0000:0000:0000:0000:0000:ffff:"
-MAX_MEMBERS = 32
-GID_SLOTS = 1024
+SELECTOR = re.compile(r"(=?)([\w.-]+(?::\d+)?(?:,[\w.-]+(?::\d+)?)*)")
 MEMLOCK_NEEDED = 1 << 30
 """Bytes of pinned memory that registration needs at least; containers start with 64 KiB to 8 MiB."""
 
@@ -77,46 +77,32 @@ def all_ports() -> list[Port]:
     return [Port(folder.parent.parent.name, int(folder.name), folder) for folder in folders]
 
 
-@dataclass(frozen=True)
-class Selector:
-    """NCCL's grammar for NCCL_IB_HCA and NCCL_SOCKET_IFNAME: `[^][=]name[:port],...`; without `=`, prefixes."""
+def addresses() -> dict[str, list[IPv4Interface]]:
+    """Interface -> its IPv4 addresses with their prefixes, also the secondary ones."""
+    listing = subprocess.run(["ip", "-json", "address"], stdout=subprocess.PIPE, check=True).stdout
+    return {
+        link["ifname"]: [
+            IPv4Interface(f"{row['local']}/{row['prefixlen']}") for row in link["addr_info"] if row["family"] == "inet"
+        ]
+        for link in json.loads(listing)
+    }
 
-    exclude: bool
-    exact: bool
-    members: list[tuple[str, int]] = field(default_factory=list)
-    """Names with their port; -1 is any port."""
 
-    @classmethod
-    def parse(cls, text: str) -> "Selector":
-        exclude = text.startswith("^")
-        text = text[exclude:]
-        exact = text.startswith("=")
-        members: list[tuple[str, int]] = []
-        for token in text[exact:].split(","):
-            name, colon, port = token.partition(":")
-            if name and len(members) < MAX_MEMBERS:
-                members.append((name, atoi(port) if colon and port else -1))
-        return cls(exclude, exact, members)
-
-    def matches(self, name: str, port: int = -1) -> bool:
-        if not self.members:
+def selects(selector: str, name: str, port: int = 1) -> bool:
+    """NCCL's `[=]name[:port],...`: a whole name after `=`, else its beginning. RuntimeError for NCCL's other forms."""
+    found = SELECTOR.fullmatch(selector)
+    if not found:
+        raise RuntimeError(f"{selector!r}: of NCCL's selectors the lab's stand-in reads only [=]name[:port],...")
+    for member in found[2].split(","):
+        wanted, _, number = member.partition(":")
+        if number in ("", str(port)) and (name == wanted if found[1] else name.startswith(wanted)):
             return True
-        hit = any(
-            (name == member if self.exact else name.startswith(member)) and (wanted in (-1, port) or port == -1)
-            for member, wanted in self.members
-        )
-        return hit != self.exclude
-
-
-def atoi(text: str) -> int:
-    """C's: leading digits, else 0."""
-    match = re.match(r"\s*(-?\d+)", text)
-    return int(match[1]) if match else 0
+    return False
 
 
 def selected_ports(environment: Mapping[str, str], ports: list[Port]) -> list[Port]:
-    selector = Selector.parse(environment.get("NCCL_IB_HCA", ""))
-    return [port for port in ports if port.usable and selector.matches(port.hca, port.number)]
+    selector = environment.get("NCCL_IB_HCA")
+    return [port for port in ports if port.usable and (not selector or selects(selector, port.hca, port.number))]
 
 
 def refuse_empty_variables(environment: Mapping[str, str]) -> None:
@@ -129,7 +115,7 @@ def refuse_empty_variables(environment: Mapping[str, str]) -> None:
 
 def check_interfaces(environment: Mapping[str, str], host_ip: str) -> None:
     """Gloo's device and NCCL's bootstrap interface. RuntimeError in their words."""
-    present = netdevs.addresses()
+    present = addresses()
     for variable in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
         name = environment.get(variable)
         if name is not None and not present.get(name):
@@ -137,8 +123,9 @@ def check_interfaces(environment: Mapping[str, str], host_ip: str) -> None:
                 "[enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/device.cc:84] ifa != nullptr. "
                 f"Unable to find address for: {name}"
             )
-    selector = Selector.parse(environment.get("NCCL_SOCKET_IFNAME") or "^docker,lo")
-    chosen = {name: ips for name, ips in present.items() if ips and selector.matches(name)}
+    selector = environment.get("NCCL_SOCKET_IFNAME")
+    wanted = {name for name in present if (selects(selector, name) if selector else not name.startswith("lo"))}
+    chosen = {name: ips for name, ips in present.items() if ips and name in wanted}
     if not chosen:
         raise Nccl("invalid usage", "bootstrap.cc:112", "Bootstrap : no socket interface found")
     if not any(host_ip == str(own.ip) for ips in chosen.values() for own in ips):
@@ -199,9 +186,7 @@ def check_rdma(environment: Mapping[str, str]) -> list[Row]:
     pinned = environment.get("NCCL_IB_GID_INDEX")
     chosen = []
     for port in ports:
-        index = port.first_routable() if pinned is None else base_integer(pinned)
-        if index is None or index < 0:
-            index = port.first_routable() or 0
+        index = (port.first_routable() or 0) if pinned is None else int(pinned)
         if not port.routable(index):
             gid = port.gid(index) or "::"
             raise Nccl(
@@ -216,9 +201,9 @@ def check_rdma(environment: Mapping[str, str]) -> list[Row]:
 
 def check_paths(rows: list[Row], remote: Mapping[str, list[str]]) -> None:
     """Each other rank's GID addresses against our rows: one without a row of ours in its subnet cannot be reached."""
-    own = [address for addresses in netdevs.addresses().values() for address in addresses]
-    for rank, addresses in remote.items():
-        for address in addresses:
+    own = [address for held in addresses().values() for address in held]
+    for rank, theirs in remote.items():
+        for address in theirs:
             if not rows or any(there(row, IPv4Address(address), own) for row in rows):
                 continue
             row = rows[0]
@@ -234,13 +219,3 @@ def check_paths(rows: list[Row], remote: Mapping[str, list[str]]) -> None:
 def there(row: Row, address: IPv4Address, own: list[IPv4Interface]) -> bool:
     """True when the row's address is this machine's and the other one is in its subnet."""
     return any(mine.ip == row.address and address in mine.network for mine in own)
-
-
-def base_integer(text: str) -> int:
-    """strtoll with base 0, as NCCL reads its numbers: 0x is hexadecimal, a leading 0 is octal, the rest is ignored."""
-    match = re.match(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9]\d*)", text)
-    if not match:
-        return 0
-    digits = match[2]
-    base = 16 if digits[:2].lower() == "0x" else 8 if digits.startswith("0") and len(digits) > 1 else 10
-    return int(digits, base) * (-1 if match[1] == "-" else 1)
