@@ -186,13 +186,11 @@ def test_a_model_s_document_has_the_fields_of_the_real_one(client):
     assert row["permission"][0]["id"].startswith("modelperm-")
 
 
-def test_metrics_have_the_labels_and_buckets_of_the_real_ones(client):
+def test_metrics_have_the_labels_of_the_real_ones(client):
     text = client.ask("/metrics")[1]
     for line in (
         f'vllm:num_requests_running{{engine="0",model_name="{NAME}"}} 0.0',
-        f'vllm:request_success_total{{engine="0",finished_reason="repetition",model_name="{NAME}"}} 0.0',
-        f'vllm:time_to_first_token_seconds_bucket{{engine="0",le="2560.0",model_name="{NAME}"}} 0.0',
-        f'vllm:e2e_request_latency_seconds_bucket{{engine="0",le="7680.0",model_name="{NAME}"}} 0.0',
+        f'vllm:prefix_cache_queries_total{{engine="0",model_name="{NAME}"}} 0.0',
     ):
         assert line in text
     assert 'kv_cache_size_tokens="2555830"' in text

@@ -66,7 +66,7 @@ class Engine:
 
     def generate(self, prompt: str, question: str, answer: answers.Reply, usage: Usage) -> Iterator[Piece]:
         """Step by step, with each step's drafts counted; fills `usage`. EngineDeadError when the engine is dead."""
-        metrics, began = self.metrics, time.monotonic()
+        metrics = self.metrics
         self.raise_if_dead()
         metrics.gauge("num_requests_waiting", 1)
         with self._slots:
@@ -78,16 +78,8 @@ class Engine:
                 metrics.count("prompt_tokens", usage.prompt_tokens)
                 self.rest((FIRST_TOKEN_S + (usage.prompt_tokens - usage.cached_tokens) * PREFILL_S_PER_TOKEN) * cold)
                 self.forward()
-                first = time.monotonic()
-                metrics.observe("time_to_first_token_seconds", first - began)
                 yield from self._steps(question, answer, usage, cold)
                 self.served += 1
-                ended = time.monotonic()
-                metrics.observe("e2e_request_latency_seconds", ended - began)
-                metrics.observe(
-                    "request_time_per_output_token_seconds", (ended - first) / max(usage.completion_tokens - 1, 1)
-                )
-                metrics.finish("stop" if answer.finished else "length")
             finally:
                 metrics.gauge("num_requests_running", -1)
 
@@ -104,7 +96,6 @@ class Engine:
                 self.forward()
                 if k:
                     self.metrics.draft(k, accepted)
-                self.metrics.observe("inter_token_latency_seconds", STEP_S * cold)
             room = 1 + accepted if step else 1
             thought, reasoning = reasoning[:room], reasoning[room:]
             said, content = content[: room - len(thought)], content[room - len(thought) :]
