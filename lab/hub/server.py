@@ -1,11 +1,9 @@
-"""The hub's HTTP side: what huggingface_hub asks for when it downloads a pinned revision, and the lab's own pages.
+"""The hub's HTTP side: what huggingface_hub asks for when it lists and downloads a revision, and the lab's own pages.
 
-    GET       /api/models/OWNER/NAME[/revision/REV]         the repository's commit and file names
-    GET       /api/models/OWNER/NAME/tree/REV[/FOLDER]      one row a file; LFS files with their sha256
-    HEAD GET  /OWNER/NAME/resolve/REV/PATH                  a file, ranges too
-    GET       /api/whoami-v2                                is this token known
-    GET       /lab/faults                                   what .lab/faults.json holds, `{}` without it
-    GET       /lab/health                                   the digest of the sources that this process runs
+    GET       /api/models/OWNER/NAME/tree/REV     one row a file; LFS files with their sha256
+    HEAD GET  /OWNER/NAME/resolve/REV/PATH        a file, ranges too
+    GET       /lab/faults                         what .lab/faults.json holds, `{}` without it
+    GET       /lab/health                         the digest of the sources that this process runs
 
 Errors carry the real hub's X-Error-Code, which is what the client decides by. The log has a line a request: method,
 path, range and status; of other headers, queries and bodies nothing, since tokens travel there.
@@ -31,9 +29,7 @@ SHORT_BY = 3
 """Bytes that a file of the switch wrong_size lacks."""
 FOLDER = Path(__file__).parent
 
-API = re.compile(
-    r"/api/models/(?P<repository>[^/]+/[^/]+)(?:/(?P<what>revision|tree)/(?P<revision>[^/]+)(?P<folder>/.+)?)?"
-)
+TREE = re.compile(r"/api/models/(?P<repository>[^/]+/[^/]+)/tree/(?P<revision>[^/]+)")
 RESOLVE = re.compile(r"/(?P<repository>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
 RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
@@ -86,10 +82,8 @@ class Handler(BaseHTTPRequestHandler):
                 self.lab_page(path)
             elif self.server.valve.is_down:
                 raise Refusal(503, "ServiceUnavailable", "The lab's hub is switched off by down_after_bytes")
-            elif path == "/api/whoami-v2":
-                self.whoami()
-            elif match := API.fullmatch(path):
-                self.api(**match.groupdict())
+            elif match := TREE.fullmatch(path):
+                self.reply_json(list(tree(find(**match.groupdict()))))
             elif match := RESOLVE.fullmatch(path):
                 self.resolve(**match.groupdict())
             else:
@@ -113,29 +107,13 @@ class Handler(BaseHTTPRequestHandler):
         else:
             raise Refusal(404, "NotFound", f"The lab's hub has no {path}")
 
-    def whoami(self) -> None:
-        expected = self.server.valve.switches().require_token
-        if expected is None or self.token() != expected:
-            raise Refusal(401, "InvalidToken", "Invalid username or password.")
-        self.reply_json({"type": "user", "name": "lab", "auth": {"accessToken": {"role": "read"}}})
-
-    def api(self, repository: str, what: str | None, revision: str | None, folder: str | None) -> None:
-        repo = find(repository, revision or "main")
-        if what == "tree":
-            self.reply_json(list(tree(repo, (folder or "").strip("/"))))
-            return
-        guarded = self.server.valve.switches().guards(repo.name)
-        siblings = [{"rfilename": path} for path in repo.files]
-        about = {"_id": repo.revision[:24], "id": repo.name, "modelId": repo.name, "sha": repo.revision}
-        self.reply_json({**about, "private": False, "gated": "manual" if guarded else False, "siblings": siblings})
-
     def resolve(self, repository: str, revision: str, path: str) -> None:
         repo = find(repository, revision)
         switches = self.server.valve.switches()
-        if switches.guards(repo.name):
+        if switches.require_token is not None:
             self.require_token(repo, switches.require_token)
         file = repo.files.get(path)
-        if file is None or path in switches.missing:
+        if file is None:
             raise Refusal(404, "EntryNotFound", "Entry not found")
         headers = {
             "X-Repo-Commit": repo.revision,
@@ -146,9 +124,9 @@ class Handler(BaseHTTPRequestHandler):
         }
         if file.lfs:
             headers |= {"X-Linked-Etag": f'"{file.oid}"', "X-Linked-Size": str(len(file.content))}
-        self.send_file(faulty(file, switches), headers, switches.cut_after_bytes)
+        self.send_file(faulty(file, switches), headers)
 
-    def require_token(self, repo: Repository, expected: str | None) -> None:
+    def require_token(self, repo: Repository, expected: str) -> None:
         access = f"Access to model {repo.name} is restricted"
         if self.token() is None:
             raise Refusal(
@@ -163,7 +141,7 @@ class Handler(BaseHTTPRequestHandler):
         scheme, _, value = self.headers.get("Authorization", "").partition(" ")
         return value if scheme.lower() == "bearer" and value else None
 
-    def send_file(self, content: bytes, headers: dict[str, str], cut_after: int | None) -> None:
+    def send_file(self, content: bytes, headers: dict[str, str]) -> None:
         start, end = 0, len(content)
         status = 200
         if match := RANGE.fullmatch(self.headers.get("Range", "")):
@@ -176,9 +154,8 @@ class Handler(BaseHTTPRequestHandler):
         self.head(status, end - start, headers)
         if self.command == "HEAD":
             return
-        stop = end if cut_after is None else min(end, start + cut_after)
-        while start < stop:
-            allowed = self.server.valve.pass_through(min(CHUNK, stop - start))
+        while start < end:
+            allowed = self.server.valve.pass_through(min(CHUNK, end - start))
             if not allowed:
                 break
             self.wfile.write(content[start : start + allowed])
@@ -212,21 +189,20 @@ class Handler(BaseHTTPRequestHandler):
         """The base class's own complaints quote what was sent."""
 
 
-def find(name: str, revision: str) -> Repository:
-    if name not in REPOSITORIES:
+def find(repository: str, revision: str) -> Repository:
+    if repository not in REPOSITORIES:
         raise Refusal(404, "RepoNotFound", "Repository not found")
-    repo = REPOSITORIES[name] if revision == "main" else REVISIONS.get((name, revision))
+    repo = REPOSITORIES[repository] if revision == "main" else REVISIONS.get((repository, revision))
     if repo is None:
         raise Refusal(404, "RevisionNotFound", f"Invalid rev id: {revision}")
     return repo
 
 
-def tree(repo: Repository, folder: str) -> Iterator[dict[str, object]]:
-    """Rows of the recursive listing, below `folder` when it is not empty."""
-    inside = [file for path, file in repo.files.items() if not folder or path.startswith(folder + "/")]
-    for name in sorted({str(parent) for file in inside for parent in Path(file.path).parents} - {".", folder}):
+def tree(repo: Repository) -> Iterator[dict[str, object]]:
+    """Rows of the recursive listing."""
+    for name in sorted({str(parent) for path in repo.files for parent in Path(path).parents} - {"."}):
         yield {"type": "directory", "path": name, "size": 0, "oid": hashlib.sha1(name.encode()).hexdigest()}
-    for file in inside:
+    for file in repo.files.values():
         yield file.entry()
 
 

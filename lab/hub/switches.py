@@ -2,15 +2,12 @@
 
 rate_bytes_s      all downloads together send at most so many bytes a second
 require_token     token that every download needs; without it 401, with another one 403, as for a gated repository
-gated             repositories that `require_token` is about; default: all
-cut_after_bytes   every response ends after so many bytes of its body, with the connection closed
 down_after_bytes  after so many bytes in all, the hub cuts what is under way and answers 503 until the file changes
 flip              files (their path in the repository) whose middle byte is sent wrong
 wrong_size        files that are sent three bytes shorter than the listing says, with a Content-Length to match
-missing           files that are answered 404, though the listing has them
 
-A file may be in several: it is missing before it is short, and flipped in what is sent of it. All revisions of a
-repository, and all repositories, share the lists. A hub that is only slow is rate_bytes_s.
+A file may be in both lists: it is flipped in what is sent of it. All revisions of a repository, and all repositories,
+share the lists. A hub that is only slow is rate_bytes_s.
 """
 
 from __future__ import annotations
@@ -30,12 +27,9 @@ class Switches:
 
     rate_bytes_s: int | None = None
     require_token: str | None = None
-    gated: list[str] | None = None
-    cut_after_bytes: int | None = None
     down_after_bytes: int | None = None
     flip: list[str] = field(default_factory=list)
     wrong_size: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, document: Any) -> Switches:
@@ -46,10 +40,6 @@ class Switches:
         if unknown := sorted(set(document) - known):
             raise ValueError(f"hub.json: unknown {', '.join(unknown)}; known are {', '.join(sorted(known))}")
         return cls(**document)
-
-    def guards(self, repository: str) -> bool:
-        """True when this repository's files need the token."""
-        return self.require_token is not None and (self.gated is None or repository in self.gated)
 
 
 class Valve:

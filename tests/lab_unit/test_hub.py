@@ -109,30 +109,19 @@ def test_what_is_not_there_is_refused_in_the_hubs_words(hub, path, code):
 
 
 def test_main_is_the_pinned_revision(hub):
-    assert json.loads(hub.ask(f"/api/models/{REPO}/revision/main")[2])["sha"] == REVISION
+    assert hub.ask(f"/api/models/{REPO}/tree/main")[2] == hub.ask(f"/api/models/{REPO}/tree/{REVISION}")[2]
     assert hub.ask(f"/{REPO}/resolve/main/config.json")[1]["x-repo-commit"] == REVISION
 
 
 def test_a_gated_repository_wants_the_right_token(hub):
-    hub.switch(require_token="hf_right", gated=[REPO])
+    hub.switch(require_token="hf_right")
     refused = [hub.file("config.json", **headers) for headers in ({}, {"Authorization": "Bearer hf_wrong"})]
     assert [(status, headers["x-error-code"]) for status, headers, _ in refused] == [
         (401, "GatedRepo"),
         (403, "GatedRepo"),
     ]
     assert hub.file("config.json", Authorization="Bearer hf_right")[0] == 200
-    assert hub.ask("/api/whoami-v2", Authorization="Bearer hf_right")[0] == 200
-    assert hub.ask("/api/whoami-v2", Authorization="Bearer hf_wrong")[0] == 401
     assert len(hub.tree()) == 56, "the listing of a gated repository is public"
-    other = "deepseek-ai/DeepSeek-V4-Flash-Vision-Exp"
-    assert hub.ask(f"/{other}/resolve/main/config.json")[0] == 200
-
-
-def test_a_cut_ends_the_body_early_with_the_whole_length_announced(hub):
-    hub.switch(cut_after_bytes=1000)
-    _, headers, body = hub.file(SHARD)
-    assert len(body) == 1000 < int(headers["content-length"])
-    assert len(hub.file(SHARD, Range="bytes=1000-")[2]) == 1000
 
 
 def test_a_hub_that_goes_down_stays_down_until_it_is_told_otherwise(hub):
@@ -146,12 +135,11 @@ def test_a_hub_that_goes_down_stays_down_until_it_is_told_otherwise(hub):
 
 def test_a_flipped_file_has_its_size_and_not_its_digest(hub):
     _, _, good = hub.file(SHARD)
-    hub.switch(flip=[SHARD], missing=["config.json"])
+    hub.switch(flip=[SHARD])
     _, headers, bad = hub.file(SHARD)
     assert len(bad) == len(good)
     assert sum(left != right for left, right in zip(good, bad, strict=True)) == 1
     assert headers["etag"] == f'"{hashlib.sha256(good).hexdigest()}"'
-    assert hub.file("config.json")[0] == 404
 
 
 def test_a_file_of_the_wrong_size_is_short_by_the_listing_and_whole_by_its_headers(hub):
@@ -169,18 +157,16 @@ def test_a_file_of_the_wrong_size_is_short_by_the_listing_and_whole_by_its_heade
     assert len(hub.file("config.json")[2]) == hub.tree()["config.json"]["size"], "other files are as they were"
 
 
-def test_a_file_can_be_short_and_flipped_and_a_missing_one_is_neither(hub):
+def test_a_file_can_be_short_and_flipped(hub):
     _, _, good = hub.file(SHARD)
-    hub.switch(wrong_size=[SHARD, "config.json"], flip=[SHARD, "config.json"], missing=["config.json"])
+    hub.switch(wrong_size=[SHARD], flip=[SHARD])
     _, _, bad = hub.file(SHARD)
     assert len(bad) == len(good) - 3
     assert sum(left != right for left, right in zip(bad, good[:-3], strict=True)) == 1
-    assert hub.file("config.json")[0] == 404
 
 
 def test_a_later_revision_is_served_beside_main(hub):
-    about = json.loads(hub.ask(f"/api/models/{REPO}/revision/{LATER.revision}")[2])
-    assert about["sha"] == LATER.revision != json.loads(hub.ask(f"/api/models/{REPO}")[2])["sha"]
+    assert LATER.revision != REVISION
     encoder = f"/{REPO}/resolve/{LATER.revision}/encoding/encoding_dsv4.py"
     _, headers, body = hub.ask(encoder)
     assert (headers["x-repo-commit"], LATER.revision[:8] in body.decode()) == (LATER.revision, True)
