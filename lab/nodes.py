@@ -13,7 +13,9 @@ CLEAN = "clean"
 class Nodes(Protocol):
     """Both nodes of one place. Every method raises LabError for what cannot be done, with the way out."""
 
-    place: Place
+    @property
+    def place(self) -> Place:
+        """Folder, kind and number of the pair."""
 
     @property
     def about(self) -> str:

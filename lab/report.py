@@ -83,21 +83,24 @@ def long_step(what: str, command: Sequence[str | Path], log: Path, *, limit_s: f
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         except FileNotFoundError as missing:
             raise LabError(f"{what}: {missing.filename} is not installed\n  way out: make setup") from None
-        while True:
+
+        def ended() -> int | None:
             try:
-                code = process.wait(timeout=1)
-                break
+                return process.wait(timeout=1)
             except subprocess.TimeoutExpired:
+                return None
+
+        try:
+            while (code := ended()) is None:
                 now = time.monotonic()
                 if now - began > limit_s:
-                    process.kill()
-                    raise LabError(f"{what}: not within {limit_s:.0f} s; the end of {log}:\n{tail(8)}") from None
+                    raise LabError(f"{what}: not within {limit_s:.0f} s; the end of {log}:\n{tail(8)}")
                 if now - spoke >= SIGN_OF_LIFE_S:
                     spoke = now
-                    say(f"{what}, {now - began:.0f} s so far:{tail(1).lstrip(' |')[:100]}")
-            except BaseException:
-                process.kill()
-                raise
+                    say(f"{what}, {now - began:.0f} s so far: {tail(1).lstrip(' |')[:100]}")
+        except BaseException:
+            process.kill()
+            raise
     if code != 0:
         raise LabError(f"{what}: ended with {code}; the end of {log}:\n{tail(12)}")
 

@@ -152,7 +152,7 @@ def test_without_a_docker_daemon_and_a_way_to_start_one_the_refusal_names_what_t
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr(docker, "find", lambda: None)
     monkeypatch.setattr("shutil.which", lambda name: None if name == "dockerd" else f"/usr/bin/{name}")
-    with pytest.raises(LabError, match="no Docker daemon answers here, and dockerd is not installed(.|\n)*make setup"):
+    with pytest.raises(LabError, match=r"no Docker daemon answers here, and dockerd is not installed(.|\n)*make setup"):
         docker.ensure()
 
 

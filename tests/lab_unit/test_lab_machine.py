@@ -182,7 +182,8 @@ def test_the_image_key_follows_bytes_names_and_modes(tmp_path):
 
 def test_what_a_node_runs_is_executable():
     roots = (NODE_ROOT, image.SOURCE / "root", image.SOURCE.parent.parent / "containers" / "root")
-    programs = [file for root in roots for folder in ("usr/bin", "usr/local/sbin") for file in (root / folder).glob("*")]
+    folders = [root / name for root in roots for name in ("usr/bin", "usr/local/sbin")]
+    programs = [file for folder in folders for file in folder.glob("*")]
     programs += [image.SOURCE / name for name in ("build", "assemble", "initrd-init")]
     assert len(programs) > 8
     assert [file for file in programs if not os.access(file, os.X_OK)] == []

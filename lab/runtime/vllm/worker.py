@@ -13,7 +13,7 @@ from .group import Group
 from .log import Log
 from .weights import Checkpoint, load_shard
 
-SHARD_S = 0.02
+SHARD_S = 0.04
 FAULTY_SHARD = 20
 GRAPH_S = 0.03
 PROFILE_S = 0.1
