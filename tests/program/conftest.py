@@ -189,6 +189,7 @@ class Runner:
         engine = engine or Engine()
         config = yaml.safe_load((PROJECT_DIR / f"Pulumi.{stack}.yaml").read_text())["config"]
         if change:
+            config["spark-stack:cluster"].setdefault("engine", {})
             change(config["spark-stack:cluster"])
         found = [typed(document) for document in documents or healthy("x86_64" if stack == "dev" else "aarch64")]
         with self.patch.context() as patch:
