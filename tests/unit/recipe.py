@@ -39,46 +39,6 @@ DSPARK_HEAD = [
     *("--master-addr", "198.51.100.1"),
     *("--master-port", "25000"),
 ]
-DSPARK_WORKER = [
-    *("vllm", "serve", "deepseek-ai/DeepSeek-V4-Flash-DSpark"),
-    *("--revision", "3c5ed1f0a94b27d86ef1a0b9c2d4e87f5a6b0c13"),
-    *("--served-model-name", "deepseek-v4-flash-dspark"),
-    *("--host", "127.0.0.1"),
-    *("--port", "8888"),
-    "--trust-remote-code",
-    *("--tensor-parallel-size", "2"),
-    *("--pipeline-parallel-size", "1"),
-    *("--kv-cache-dtype", "nvfp4_ds_mla"),
-    *("--block-size", "256"),
-    *("--max-model-len", "1048576"),
-    *("--max-num-seqs", "6"),
-    *("--max-num-batched-tokens", "8192"),
-    *("--long-prefill-token-threshold", "1024"),
-    *("--max-cudagraph-capture-size", "24"),
-    *("--gpu-memory-utilization", "0.85"),
-    "--enable-prefix-caching",
-    "--enable-prompt-tokens-details",
-    "--async-scheduling",
-    "--enable-chunked-prefill",
-    "--speculative-config",
-    '{"method":"dspark","num_speculative_tokens":3,"draft_sample_method":"probabilistic"}',
-    *("--tokenizer-mode", "deepseek_v4"),
-    *("--distributed-executor-backend", "mp"),
-    *("--moe-backend", "flashinfer_b12x"),
-    *("--tool-call-parser", "deepseek_v4"),
-    "--enable-auto-tool-choice",
-    *("--reasoning-parser", "deepseek_v4"),
-    "--reasoning-config",
-    '{"reasoning_parser":"deepseek_v4","reasoning_start_str":"<think>","reasoning_end_str":"</think>"}',
-    *("--default-chat-template-kwargs", '{"thinking":false}'),
-    *("--generation-config", "vllm"),
-    "--enable-flashinfer-autotune",
-    *("--nnodes", "2"),
-    *("--node-rank", "1"),
-    *("--master-addr", "198.51.100.1"),
-    *("--master-port", "25000"),
-    "--headless",
-]
 VISION_HEAD = [
     *("vllm", "serve", "deepseek-ai/DeepSeek-V4-Flash-Vision-Exp"),
     *("--revision", "86f746b36186f0e567729a5c06a8c918caba82a9"),
@@ -119,47 +79,12 @@ VISION_HEAD = [
     *("--master-addr", "198.51.100.1"),
     *("--master-port", "25000"),
 ]
-VISION_WORKER = [
-    *("vllm", "serve", "deepseek-ai/DeepSeek-V4-Flash-Vision-Exp"),
-    *("--revision", "86f746b36186f0e567729a5c06a8c918caba82a9"),
-    *("--served-model-name", "deepseek-v4-flash-vision-exp"),
-    *("--host", "127.0.0.1"),
-    *("--port", "8888"),
-    "--trust-remote-code",
-    *("--tensor-parallel-size", "2"),
-    *("--pipeline-parallel-size", "1"),
-    *("--kv-cache-dtype", "nvfp4_ds_mla"),
-    *("--block-size", "256"),
-    *("--max-model-len", "1048576"),
-    *("--max-num-seqs", "6"),
-    *("--max-num-batched-tokens", "8192"),
-    *("--long-prefill-token-threshold", "1024"),
-    *("--max-cudagraph-capture-size", "48"),
-    *("--gpu-memory-utilization", "0.835"),
-    "--enable-prefix-caching",
-    "--enable-prompt-tokens-details",
-    "--async-scheduling",
-    "--enable-chunked-prefill",
-    "--speculative-config",
-    '{"method":"dspark","num_speculative_tokens":6,"draft_sample_method":"probabilistic"}',
-    *("--tokenizer-mode", "deepseek_v4"),
-    *("--limit-mm-per-prompt", '{"image":8}'),
-    *("--distributed-executor-backend", "mp"),
-    *("--moe-backend", "flashinfer_b12x"),
-    *("--tool-call-parser", "deepseek_v4"),
-    "--enable-auto-tool-choice",
-    *("--reasoning-parser", "deepseek_v4"),
-    "--reasoning-config",
-    '{"reasoning_parser":"deepseek_v4","reasoning_start_str":"<think>","reasoning_end_str":"</think>"}',
-    *("--default-chat-template-kwargs", '{"thinking":true,"reasoning_effort":"low"}'),
-    *("--generation-config", "vllm"),
-    "--enable-flashinfer-autotune",
-    *("--nnodes", "2"),
-    *("--node-rank", "1"),
-    *("--master-addr", "198.51.100.1"),
-    *("--master-port", "25000"),
-    "--headless",
-]
+
+
+def worker_of(head: list[str]) -> list[str]:
+    """The worker's command: the head's under the next rank, without an API."""
+    place = head.index("--node-rank") + 1
+    return [*head[:place], "1", *head[place + 1 :], "--headless"]
 
 
 def on_text_model(argv: list[str]) -> list[str]:
@@ -175,7 +100,8 @@ def on_text_model(argv: list[str]) -> list[str]:
     return [word.replace('"num_speculative_tokens":6', '"num_speculative_tokens":5') for word in words]
 
 
-TEXT_HEAD, TEXT_WORKER = on_text_model(VISION_HEAD), on_text_model(VISION_WORKER)
+TEXT_HEAD = on_text_model(VISION_HEAD)
+DSPARK_WORKER, VISION_WORKER, TEXT_WORKER = map(worker_of, (DSPARK_HEAD, VISION_HEAD, TEXT_HEAD))
 BOTH_RANKS = {
     # hub
     "HF_HOME": "/cache/huggingface",
