@@ -4,10 +4,11 @@ import pulumi
 
 from components import checkpoint, checkpoint_plan, gathering, nfs, outputs, preflight, program, source_positions
 from components.base import Refusal
-from components.engine import Engine, wanted_spec
+from components.engine import Engine
 from components.fabric import Fabric
 from components.image import Image
 from components.node import Node
+from components.rank.build import rank_specs
 from components.readiness import Readiness
 from components.ssh import SshError
 
@@ -21,7 +22,8 @@ try:
     preflight.check(cluster, known, stack, pulumi.log.warn, has_hf_token=secrets["hf_token"] is not None)
     for line in checkpoint_plan.lines(cluster, known or []):
         pulumi.log.info(line)
-    generation = program.decide_generation(cluster, known, stack, wanted_spec(cluster))
+    specs = rank_specs(cluster, stack, has_api_key=secrets["api_key"] is not None)
+    generation = program.decide_generation(cluster, known, stack, specs)
 
     ranks = range(len(cluster.nodes))
     seen = [known[rank] if known else None for rank in ranks]
@@ -29,9 +31,9 @@ try:
     fabrics = [Fabric(cluster, nodes[rank], program.table_seen(cluster, rank, seen[rank])) for rank in ranks]
     images = [Image(cluster, nodes[rank], seen[rank]) for rank in ranks]
     checkpoints = checkpoint.declare(cluster, nodes, images, seen, stack, secrets["hf_token"])
-    engine = Engine(cluster, nodes, fabrics, images, checkpoints, generation, secrets["api_key"])
+    engine = Engine(cluster, specs, nodes, fabrics, images, checkpoints, generation, secrets["api_key"])
     nfs.keep_serving(checkpoints, engine.ranks)
-    readiness = Readiness(cluster, nodes, engine)
+    readiness = Readiness(cluster, specs, nodes, engine)
     outputs.export(cluster, nodes, fabrics, checkpoints, generation, readiness)
 except (Refusal, SshError) as refusal:
     raise pulumi.RunError(str(refusal)) from None

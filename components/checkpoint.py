@@ -5,14 +5,12 @@ from typing import Any
 
 import pulumi
 import pulumi_command as command
-import pulumi_docker as docker
 
 from components.checkpoint_plan import Need, need
 from components.facts import NodeFacts
 from components.image import Image
 from components.nfs import NfsCheckpoint, NfsExport
 from components.node import Node
-from components.serve_args import CACHE
 from components.settings import ClusterSettings
 
 
@@ -57,8 +55,8 @@ class Checkpoint(pulumi.ComponentResource):
     complete: pulumi.Resource
     whole: pulumi.Output[bool]
     """Whether the step has proven every file of the index on this node."""
-    hub_mount: docker.ContainerMountArgs
-    """How the node's rank sees the hub cache, read-only."""
+    hub: pulumi.Output[str]
+    """What the node's rank mounts: the path of the hub cache here."""
 
     def __init__(
         self,
@@ -92,7 +90,7 @@ class Checkpoint(pulumi.ComponentResource):
         )
         self.complete = done
         self.whole = done.stdout.apply(lambda text: '"snapshot"' in text)
-        self.hub_mount = docker.ContainerMountArgs(type="bind", source=node.hub, target=f"{CACHE}/hub", read_only=True)
+        self.hub = node.hub
         self.register_outputs({"revision": cluster.checkpoint.revision})
 
 

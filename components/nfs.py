@@ -4,15 +4,11 @@ import json
 from collections.abc import Sequence
 
 import pulumi
-import pulumi_docker as docker
 
 from components.image import Image
 from components.node import Node
-from components.serve_args import CACHE
+from components.rank.mounts import NFS_OPTIONS
 from components.settings import ClusterSettings
-
-OPTIONS = "nfsvers=4.2,ro,nconnect=8,rsize=1048576,wsize=1048576,hard,timeo=600"
-"""The recipe's mount options, without the address. hard: a server that restarts is waited for, not an I/O error."""
 
 
 class NfsExport(pulumi.ComponentResource):
@@ -80,8 +76,8 @@ class NfsCheckpoint(pulumi.ComponentResource):
 
     complete: pulumi.Resource
     whole: pulumi.Output[bool]
-    hub_mount: docker.ContainerMountArgs
-    """The mount in the container's own declaration: a volume that is missing would be made anew, empty."""
+    hub: pulumi.Output[str]
+    """What the node's rank mounts: the device of the head's export."""
 
     def __init__(
         self,
@@ -98,7 +94,7 @@ class NfsCheckpoint(pulumi.ComponentResource):
         address = str(cluster.nodes[0].fabric_ip)
         inputs = {
             "address": address,
-            "options": OPTIONS,
+            "options": NFS_OPTIONS,
             "repo": wanted.repo,
             "revision": wanted.revision,
             "shards": wanted.shards,
@@ -119,19 +115,5 @@ class NfsCheckpoint(pulumi.ComponentResource):
         )
         self.complete = proof
         self.whole = proof.stdout.apply(lambda text: '"shards"' in text)
-        self.hub_mount = docker.ContainerMountArgs(
-            type="volume",
-            target=f"{CACHE}/hub",
-            # Docker refuses read_only on a volume without a name: the mount's own `ro` does it
-            volume_options=docker.ContainerMountVolumeOptionsArgs(
-                # found by destroy, where a removal that was cut left it behind
-                labels=[docker.ContainerMountVolumeOptionsLabelArgs(label="spark.stack", value=pulumi.get_stack())],
-                driver_name="local",
-                driver_options={
-                    "type": "nfs",
-                    "o": f"addr={address},{OPTIONS}",
-                    "device": proof.stdout.apply(lambda text: str(json.loads(text)["device"]) if text else ""),
-                },
-            ),
-        )
+        self.hub = proof.stdout.apply(lambda text: str(json.loads(text)["device"]) if text else "")
         self.register_outputs({"server": address})

@@ -6,6 +6,7 @@ from typing import Literal
 
 from components.checkpoint_plan import amount, missing_gib
 from components.facts import DockerFacts, NodeFacts
+from components.rank.spec import container_name
 from components.settings import ClusterSettings
 from hca_members import Refusal as FabricRefusal
 
@@ -232,7 +233,7 @@ def ports_free(view: NodeView) -> Iterator[Finding]:
 
 
 def names_ours(view: NodeView) -> Iterator[Finding]:
-    wanted = f"spark-{view.stack}-rank{view.rank}"
+    wanted = container_name(view.stack, view.rank)
     for container in view.facts.containers or []:
         if container.name == wanted and container.labels.get("spark.stack") != view.stack:
             yield view.error(

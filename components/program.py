@@ -11,6 +11,7 @@ from components import settings
 from components.base import PROJECT_DIR, SettingsError
 from components.facts import NodeFacts
 from components.generation import Generation, decide
+from components.rank.spec import RankSpec, spec_hash
 from components.settings import SECRETS, ClusterSettings
 from components.ssh import Resolved, SshError, Target, resolve
 
@@ -61,7 +62,7 @@ def targets(cluster: ClusterSettings) -> list[tuple[Target, Resolved]]:
 
 
 def decide_generation(
-    cluster: ClusterSettings, known: Sequence[NodeFacts] | None, stack: str, wanted_spec: str
+    cluster: ClusterSettings, known: Sequence[NodeFacts] | None, stack: str, specs: Sequence[RankSpec]
 ) -> Generation:
     """The live generation, or a new one with its reason said. Without facts the label is left out of the comparison.
 
@@ -75,7 +76,7 @@ def decide_generation(
         return Generation("unknown", None)
     roles = [cluster.role(rank) for rank in range(len(cluster.nodes))]
     live = [facts.live_rank(stack, rank, roles[rank]) for rank, facts in enumerate(known)]
-    generation = decide(live, roles, wanted_spec)
+    generation = decide(live, roles, spec_hash(specs))
     if generation.reason:
         pulumi.log.info(f"both ranks start anew, generation {generation.name}: {generation.reason}")
     return generation

@@ -1,13 +1,16 @@
 """The gate after the ranks: `up` ends when a real completion came back, or with the reason why none can."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pulumi
 import pulumi_command as command
 
-from components.engine import Engine, container_name, probe_host
+from components.engine import Engine
 from components.node import Node
+from components.rank.build import probe_host
+from components.rank.spec import RankSpec
 from components.settings import ClusterSettings
 
 
@@ -18,12 +21,17 @@ class Readiness(pulumi.ComponentResource):
     """What the ranks and the probes said: kv pool, timings, first answer."""
 
     def __init__(
-        self, cluster: ClusterSettings, nodes: list[Node], engine: Engine, opts: pulumi.ResourceOptions | None = None
+        self,
+        cluster: ClusterSettings,
+        specs: Sequence[RankSpec],
+        nodes: Sequence[Node],
+        engine: Engine,
+        opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("spark:readiness:Readiness", "readiness", None, opts)
         watched = [
-            {"role": node.role, "ssh": node.settings.ssh, "container": container_name(pulumi.get_stack(), node.rank)}
-            for node in nodes
+            {"role": node.role, "ssh": node.settings.ssh, "container": spec.name}
+            for node, spec in zip(nodes, specs, strict=True)
         ]
         inputs = {
             "ssh_config": str(cluster.ssh_config) if cluster.ssh_config else None,

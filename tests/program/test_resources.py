@@ -6,9 +6,9 @@ import shlex
 
 import pytest
 
-from components.engine import probe_host
 from components.node_script import payload
 from components.outputs import api_host
+from components.rank.build import probe_host
 from tests.program.conftest import API_KEY, DIGEST, REPORT, Engine, Runner
 from tests.program.pair import healthy
 from tests.unit.stacks import cluster
@@ -210,7 +210,9 @@ def test_clients_and_probes_ask_where_the_server_is_bound(host: str, api: str, p
 
 
 def test_an_address_that_is_bound_reaches_output_probe_and_health_check(run_program: Runner):
-    engine = run_program("dev", lambda cluster: cluster["engine"].update(host="2001:db8::10", port=9000))
+    engine = run_program(
+        "dev", lambda cluster: cluster["engine"].update(host="2001:db8::10", port=9000, allow_unauthenticated_lan=True)
+    )
     url = "http://[2001:db8::10]:9000"
     assert engine.outputs["api_url"] == f"{url}/v1"
     assert json.loads(engine.one("ready").inputs["environment"]["SPARK_WAIT"])["base_url"] == url

@@ -13,8 +13,10 @@ import yaml
 
 from components import base
 from components.base import PROJECT_DIR
+from components.rank.build import rank_specs
+from components.rank.spec import spec_hash
 from tests.unit.recipe import BOTH_RANKS, FOUND_AT_START, TEXT_HEAD, TEXT_WORKER, VISION_HEAD
-from tests.unit.stacks import raw
+from tests.unit.stacks import cluster, raw
 
 RENDER = PROJECT_DIR / "scripts/render"
 
@@ -68,6 +70,7 @@ def test_json_is_the_whole_command_and_environment_of_the_rank(
         "argv": argv,
         "env": {**BOTH_RANKS, "VLLM_HOST_IP": address},
         "at_start": FOUND_AT_START,
+        "spec": spec_hash(rank_specs(cluster(), "pair", has_api_key=False)),
     }
     assert (shown.code, shown.err) == (0, "")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from components.base import SettingsError
 from components.engine_settings import EngineSettings
-from components.serve_args import serve_argv
+from components.rank.argv import serve_argv
 from components.settings import NO_DIGEST, load, profiles
 from tests.unit.mistakes import SINGLE_MISTAKES, engine
 from tests.unit.stacks import NODES, cluster, node, raw

@@ -1,0 +1,71 @@
+"""The specs of all ranks, from settings and the shipped scripts: the one place that puts a rank together."""
+
+import json
+from typing import Any
+
+from components.node_script import SCRIPTS, modules_of
+from components.rank.argv import serve_argv
+from components.rank.env import rank_env
+from components.rank.mounts import mounts
+from components.rank.spec import HealthCheck, RankSpec, Upload, container_name
+from components.settings import ClusterSettings
+
+HOME = "/opt/spark"
+"""Folder in the container of rank.py, of what it imports and of its inputs."""
+
+
+def rank_specs(settings: ClusterSettings, stack: str, *, has_api_key: bool) -> list[RankSpec]:
+    """What every rank is started from, in rank order."""
+    return [
+        RankSpec(
+            name=container_name(stack, rank),
+            image=settings.image.pinned,
+            entrypoint=(settings.image.python, f"{HOME}/rank.py"),
+            argv=tuple(serve_argv(settings, rank)),
+            env=rank_env(settings, rank),
+            uploads=uploads(settings, rank),
+            mounts=mounts(settings, rank, stack, has_api_key=has_api_key),
+            labels={"spark.stack": stack, "spark.rank": str(rank)},
+            health_check=health_check(settings) if rank == 0 else None,
+        )
+        for rank in range(len(settings.nodes))
+    ]
+
+
+def uploads(settings: ClusterSettings, rank: int) -> tuple[Upload, ...]:
+    """rank.py, what it imports, and its inputs."""
+    files = {f"{name}.py": (SCRIPTS / f"{name}.py").read_text() for name in modules_of("rank")}
+    files["start.json"] = json.dumps(start_inputs(settings, rank), indent=1, sort_keys=True)
+    return tuple(Upload(f"{HOME}/{name}", text) for name, text in sorted(files.items()))
+
+
+def start_inputs(settings: ClusterSettings, rank: int) -> dict[str, Any]:
+    """What rank.py needs besides its command: the content of start.json."""
+    node, checkpoint = settings.nodes[rank], settings.checkpoint
+    return {
+        "rank": rank,
+        "fabric_ip": str(node.fabric_ip),
+        "peer_ips": [str(other.fabric_ip) for other in settings.nodes if other is not node],
+        "hca": node.hca,
+        "ifname": node.ifname,
+        "gid_index": settings.fabric.gid_index,
+        "repo": checkpoint.repo,
+        "revision": checkpoint.revision,
+        "shards": checkpoint.shards,
+        "encoding_file": checkpoint.encoding_file,
+        "encoding_target": settings.image.encoding_target,
+    }
+
+
+def health_check(settings: ClusterSettings) -> HealthCheck:
+    """GET /health, for `docker ps`; it says alive, not ready. A worker has no HTTP server and gets none."""
+    url = f"http://{probe_host(settings.engine.host)}:{settings.engine.port}/health"
+    probe = f"import urllib.request as r; r.urlopen({url!r}, timeout=5)"
+    tests = ("CMD", settings.image.python, "-c", probe)
+    return HealthCheck(tests, interval="30s", timeout="10s", start_period="8m0s", retries=3)
+
+
+def probe_host(host: str) -> str:
+    """The address under which a server bound to `host` answers on its own node, ready for a URL."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{host}]" if ":" in host else host
