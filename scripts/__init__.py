@@ -1,0 +1,1 @@
+"""What a person runs, and what runs on a Spark (node/)."""
