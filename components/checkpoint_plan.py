@@ -92,5 +92,5 @@ def lines(cluster: ClusterSettings, facts: Sequence[NodeFacts]) -> list[str]:
         if cluster.reads_over_nfs(rank) and node.checkpoint.bytes_present:
             kept = [f"a copy of its own, {amount(node.checkpoint.bytes_present / GIB)},"]
         if kept:
-            found.append(f"checkpoint: {lacking.role} keeps {' and '.join(kept)} until scripts/prune removes it")
+            found.append(f"checkpoint: {lacking.role} keeps {' and '.join(kept)} until scripts/spark prune removes it")
     return found

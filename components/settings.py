@@ -196,9 +196,13 @@ def repeats(detail: Mapping[str, Any], no_profile: bool, no_digest: bool) -> boo
     return filled or (no_profile and top == "profile") or (no_digest and top == "image")
 
 
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+"""Values of `engine.host` that only the head itself reaches."""
+
+
 def open_api(settings: ClusterSettings, has_api_key: bool) -> list[str]:
     engine = settings.engine
-    if engine.host in ("127.0.0.1", "::1", "localhost") or has_api_key or engine.allow_unauthenticated_lan:
+    if engine.host in LOOPBACK or has_api_key or engine.allow_unauthenticated_lan:
         return []
     return [
         f"engine/host: {engine.host} opens the API to the network without a key: set one "

@@ -1,6 +1,9 @@
 """What several unit tests start from."""
 
+import io
+import runpy
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,7 +11,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from components import base
 from tests.unit.executables import Recorder
+from tests.unit.operators import SPARK, Engine, Shown, Spark
 
 # speed is what the benchmark measures; on a busy machine a deadline would fail what is right
 settings.register_profile("unit", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -40,3 +45,31 @@ def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorder:
     made = Recorder(tmp_path / "bin")
     monkeypatch.setenv("PATH", made.path)
     return made
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project folder of its own, in place of this one."""
+    monkeypatch.setattr(base, "PROJECT_DIR", tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def engine(recorder: Recorder) -> Engine:
+    """A `pulumi` on PATH that knows no stack yet."""
+    return Engine(recorder)
+
+
+@pytest.fixture
+def spark(recorder: Recorder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Spark:
+    """spark(*arguments, typed=...) runs the shipped command in this process, with no other `pulumi` than `engine`."""
+
+    def run(*arguments: str, typed: str = "", stdin: type[io.StringIO] = io.StringIO) -> Shown:
+        monkeypatch.setattr(sys, "argv", [str(SPARK), *arguments])
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        monkeypatch.setattr(sys, "stdin", stdin(typed))
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(SPARK), run_name="__main__")
+        return Shown(ended.value.code, *capsys.readouterr())
+
+    return run

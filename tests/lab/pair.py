@@ -233,11 +233,11 @@ class Stack:
         found: dict[str, Any] = json.loads(self.pulumi("stack", "output", "--stack", self.name, "--json").text)
         return found
 
-    def script(self, name: str, *words: str, answer: str = "") -> Done:
-        """A script of scripts/, with `answer` on its stdin."""
+    def spark(self, *words: str, answer: str = "") -> Done:
+        """scripts/spark, with `answer` on its stdin."""
         began = time.monotonic()
         done = subprocess.run(
-            [str(project() / "scripts" / name), *words], cwd=project(), env=self.env, input=answer,
+            [str(project() / "scripts" / "spark"), *words], cwd=project(), env=self.env, input=answer,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout

@@ -17,6 +17,7 @@ from tests.lab.pair import (
     identities,
     inspect,
     on,
+    project,
     ranks,
     words_of,
 )
@@ -45,6 +46,12 @@ def test_the_outputs_are_the_ranks_own_numbers(stack: Stack, first_up: str) -> N
     assert outputs["checkpoint"] == {"head": True, "worker": True}
     assert outputs["image"] == ranks()[0]["Config"]["Image"]
     assert outputs["generation"] == ranks()[1]["Config"]["Labels"]["spark.generation"]
+
+
+def test_smoke_asks_the_running_pair_and_shows_the_way_to_its_api(stack: Stack, first_up: str) -> None:
+    document = json.loads(stack.spark("smoke", "--json").text)
+    assert "4183" in document["answer"] and document["outputs"] == stack.outputs()
+    assert document["tunnel"][-3:] == ["-F", str(project() / ".lab" / "ssh_config"), "lab-head"]
 
 
 def test_each_rank_has_its_own_nodes_gid_index_and_no_empty_nccl_variable(stack: Stack, first_up: str) -> None:

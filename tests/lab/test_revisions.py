@@ -1,4 +1,4 @@
-"""Another revision, the way back, and what `scripts/prune` lists and removes. Only the checkpoint's steps run here."""
+"""Another revision, the way back, and what `scripts/spark prune` removes. Only the checkpoint's steps run here."""
 
 import re
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def test_another_revision_is_a_readable_diff_and_fetches_only_what_differs(pair:
     [downloads] = re.findall(rf"{model}: head downloads ([0-9.]+) MiB: it has revision 3c5ed1f0 so far", shown)
     [mirrors] = re.findall(rf"{model}: worker mirrors ([0-9.]+) MiB from head", shown)
     assert float(downloads) == float(mirrors) < 5, "the blobs that the old revision has too are not counted"
-    assert "checkpoint: head keeps revision 3c5ed1f0 until scripts/prune removes it" in shown
+    assert "checkpoint: head keeps revision 3c5ed1f0 until scripts/spark prune removes it" in shown
     before = {node: blobs(node) for node in NODES}
     up(pair, later)
     for node in NODES:
@@ -52,11 +52,11 @@ def test_the_way_back_fetches_nothing(pair: Stack) -> None:
 
 def test_prune_lists_before_it_deletes_and_takes_only_what_no_stack_names(pair: Stack) -> None:
     on("head", f"mkdir -p {HUB}/models--somebody--else/blobs && echo x >{HUB}/models--somebody--else/blobs/x")
-    listed = pair.script("prune", "--stack", "dev", answer="no\n")
+    listed = pair.spark("prune", "--stack", "dev", answer="no\n")
     assert "revision b2f0447c" in listed.text and "may go" in listed.text
     for node in NODES:
         assert on(node, f"ls {MODEL}/snapshots | wc -l").strip() == "2", "it only listed"
-    pair.script("prune", "--stack", "dev", "--yes")
+    pair.spark("prune", "--stack", "dev", "--yes")
     for node in NODES:
         assert on(node, f"ls {MODEL}/snapshots").split() == [REVISION]
     assert on("head", f"cat {HUB}/models--somebody--else/blobs/x").strip() == "x"

@@ -40,7 +40,7 @@ def test_another_revision_says_what_stays_behind():
     moved = {**NO_SNAPSHOT, "revisions": [OLD]}
     found = lines(cluster("vision-exp"), pair(moved, {}))
     assert "head downloads up to 156.3 GiB: it has revision 00000000 so far" in found[0]
-    assert found[1] == "checkpoint: head keeps revision 00000000 until scripts/prune removes it"
+    assert found[1] == "checkpoint: head keeps revision 00000000 until scripts/spark prune removes it"
 
 
 # --- counted by the list of files ---
@@ -140,7 +140,7 @@ def test_a_worker_that_reads_over_nfs_needs_the_server_and_no_bytes():
 def test_a_move_to_nfs_says_that_the_workers_copy_stays():
     stack = cluster("vision-exp", {"checkpoint": {"mode": "nfs"}})
     found = lines(stack, pair({}, {}, nfs={"refused": "Connection refused"}))
-    assert found[1] == "checkpoint: worker keeps a copy of its own, 156.0 GiB, until scripts/prune removes it"
+    assert found[1] == "checkpoint: worker keeps a copy of its own, 156.0 GiB, until scripts/spark prune removes it"
 
 
 def test_a_server_that_stops_twice_is_two_reasons():

@@ -1,31 +1,29 @@
-"""scripts/prune: what it keeps for whom, what it shows, and that it removes only when told.
+"""scripts/spark prune: what it keeps for whom, what it shows, and that it removes only when told.
 
 The nodes' part runs in this process, but for one test that goes through `ssh` as it is called.
 """
 
 import fcntl
-import io
+import json
 import os
-import runpy
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import yaml
 
-from components import base, node_script
-from components.base import PROJECT_DIR
+from components import base
 from components.node_script import run_script
 from components.ssh import Resolved, SshError, Target
+from scripts.commands import prune as verb
 from tests.unit import hub_cache as cache
 from tests.unit.executables import Recorder, run_shipped
 from tests.unit.hub_cache import NEW, OLD, OTHER
+from tests.unit.operators import Engine, Shown, Spark
 from tests.unit.servers import Answer, Request, body, serving
 from tests.unit.stacks import NODES, raw
 
-PRUNE = PROJECT_DIR / "scripts/prune"
 REPO = "deepseek-ai/DeepSeek-V4-Flash-DSpark"
 SSH = """
 for line; do :; done
@@ -34,12 +32,6 @@ case " $* " in
   *) exec sh -c "$line" ;;
 esac
 """
-
-
-class Shown(NamedTuple):
-    code: object
-    out: str
-    err: str
 
 
 class Pair:
@@ -63,7 +55,7 @@ class Pair:
         (self.project / f"Pulumi.{name}.yaml").write_text(text)
 
     def run_script(self, target: Target, resolved: Resolved, name: str, inputs: Any, *, timeout_s: int) -> str:
-        """In place of node_script's."""
+        """In place of the one that goes through `ssh`."""
         if target.host == self.off:
             raise SshError(f"SSH to {target.host} failed")
         done = run_shipped(name, inputs, DOCKER_HOST=os.environ["DOCKER_HOST"])
@@ -86,23 +78,14 @@ def pair(tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) ->
     with serving(no_containers, tmp_path / "docker.sock") as (where, _):
         monkeypatch.setenv("DOCKER_HOST", where)
         made = Pair(tmp_path, recorder)
-        monkeypatch.setattr(node_script, "run_script", made.run_script)
+        monkeypatch.setattr(verb, "run_script", made.run_script)
         yield made
 
 
 @pytest.fixture
-def prune(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+def prune(spark: Spark) -> Any:
     def run(*arguments: str, typed: str = "") -> Shown:
-        monkeypatch.setattr(sys, "argv", ["scripts/prune", "--stack", "home", *arguments])
-        monkeypatch.setattr(sys, "path", [*sys.path])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
-        code: object = 0
-        try:
-            runpy.run_path(str(PRUNE), run_name="__main__")
-        except SystemExit as ended:
-            code = ended.code
-        shown = capsys.readouterr()
-        return Shown(1, shown.out, f"{shown.err}{code}\n") if isinstance(code, str) else Shown(code, *shown)
+        return spark("prune", "--stack", "home", *arguments, typed=typed)
 
     return run
 
@@ -110,7 +93,7 @@ def prune(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 def test_it_lists_what_may_go_and_what_stays_and_removes_after_a_typed_yes(
     pair: Pair, prune: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(node_script, "run_script", run_script)
+    monkeypatch.setattr(verb, "run_script", run_script)
     shown = prune(typed="yes\n")
     lines = [line.split(maxsplit=4) for line in shown.out.splitlines()]
     head = next(number for number, line in enumerate(lines) if line[0] == "head")
@@ -209,6 +192,37 @@ def test_a_refused_stack_shows_its_problems(pair: Pair, prune: Any):
     assert "checkpoint/revision: 'main' is not a commit" in prune().err
 
 
-def test_it_can_be_run_by_its_name():
-    assert os.access(PRUNE, os.X_OK)
-    assert PRUNE.read_text().startswith("#!/usr/bin/env python3\n")
+def test_json_asks_nobody_lists_and_removes_only_with_yes(pair: Pair, prune: Any):
+    shown = prune("--json", typed="yes\n")
+    head, worker = json.loads(shown.out)["nodes"]
+    assert (head["role"], worker["host"], shown.err) == ("head", "spark-b.example.net", "")
+    assert [row["what"] for row in head["candidates"]] == ["revision 3c5ed1f0"] and "removed" not in head
+    assert pair.revisions() == [{OLD, NEW}, {OLD, NEW}]
+    pair.off = "spark-b.example.net"
+    shown = prune("--json", "--yes")
+    head, worker = json.loads(shown.out)["nodes"]
+    assert head["removed"] > 0 and worker["problem"] == shown.err.strip() == "SSH to spark-b.example.net failed"
+    assert (shown.code, pair.revisions()) == (1, [{NEW}, {OLD, NEW}])
+
+
+def test_every_stack_file_is_read_by_the_engine_where_there_is_one(pair: Pair, prune: Any, engine: Engine):
+    pair.stack("dev", NEW)
+    engine.config(raw("dspark", {"nodes": pair.nodes, "checkpoint": {"revision": OLD}}))
+    assert "revision 3c5ed1f0  named by Pulumi.dev.yaml, Pulumi.home.yaml" in prune("--yes").out
+    assert pair.revisions() == [{OLD}, {OLD}]
+
+
+def test_an_engine_that_cannot_read_the_stack_stops_it(pair: Pair, prune: Any, engine: Engine):
+    shown = prune("--yes")
+    assert (shown.code, shown.out) == (1, "") and shown.err.count("\n") == 1 and "no stack named" in shown.err
+    assert pair.revisions() == [{OLD, NEW}, {OLD, NEW}]
+
+
+def test_a_stack_file_by_another_name_is_the_stacks_and_the_one_it_stands_for_counts_too(pair: Pair, prune: Any):
+    elsewhere = pair.project / "folder" / "changed.yaml"
+    elsewhere.parent.mkdir()
+    (pair.project / "Pulumi.home.yaml").rename(elsewhere)
+    pair.stack("home", OLD)
+    shown = prune("--yes", "--config-file", str(elsewhere))
+    assert "named by Pulumi.home.yaml" in shown.out and "named by changed.yaml" in shown.out
+    assert pair.revisions() == [{OLD, NEW}, {OLD, NEW}]

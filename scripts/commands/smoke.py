@@ -1,0 +1,112 @@
+"""Ask the running pair one question, and show what it is: model, KV pool, fabric, image, generation.
+
+The question is asked on the head itself, over the same SSH as everything else, so it does not matter where the API
+listens; the key, if there is one, stays on the head. The numbers are the stack's outputs, which are the ranks' own log
+lines. Where the API binds the head's loopback, the command of a tunnel to it is shown. The document of --json has
+outputs, question, answer, and tunnel (null when none is needed).
+
+example:    scripts/spark smoke --stack home --question "What is 6 x 7?"
+"""
+
+import argparse
+import json
+import shlex
+from typing import Any
+
+from components.node_script import run_script
+from components.program import targets
+from components.rank.build import probe_host
+from components.settings import LOOPBACK, ClusterSettings
+from components.ssh import SshError, Target
+from scripts.commands import Answer, Call, waiting
+from scripts.stacks import cluster_of
+
+LIMIT_S = 300
+
+
+def ask(cluster: ClusterSettings, stack: str, question: str) -> str:
+    """The answer to one question. Raises SshError with the reason when none comes back."""
+    inputs = {
+        "base_url": f"http://{probe_host(cluster.engine.host)}:{cluster.engine.port}",
+        "model": cluster.engine.served_model_name[0],
+        "stack": stack,
+        "question": question,
+        "completion_timeout_s": LIMIT_S,
+        "warmup_passes": 0,
+        "warmup_max_tokens": 0,
+        "warmup_agree": 0.0,
+    }
+    try:
+        head, *_ = targets(cluster)
+        with waiting("waiting for the answer"):
+            answer = run_script(*head, "probe", inputs, timeout_s=LIMIT_S + 10)
+    except SshError as error:
+        raise SshError(f"no answer from the pair: {error}: `pulumi up` says what is wrong with it") from None
+    return str(json.loads(answer)["answer"])
+
+
+def tunnel(cluster: ClusterSettings) -> list[str] | None:
+    """argv that makes the API answer on this machine's loopback too; None where it does not bind the head's.
+
+    It shares no connection: one that the user's configuration keeps open would keep the port open after Ctrl-C.
+    """
+    host, port = cluster.engine.host, cluster.engine.port
+    if host not in LOOPBACK:
+        return None
+    head = Target.parse(cluster.nodes[0].ssh, cluster.ssh_config)
+    config = ["-F", str(head.config.absolute())] if head.config else []
+    return ["ssh", "-N", "-S", "none", "-L", f"{port}:{probe_host(host)}:{port}", *config, *head.words]
+
+
+def duration(seconds: int) -> str:
+    return f"{seconds // 60} min {seconds % 60} s" if seconds >= 60 else f"{seconds} s"
+
+
+def lines(outputs: dict[str, Any], took: int | None, note: str) -> list[str]:
+    """What the outputs say, a line a subject; what the ranks did not print is left out."""
+    pool, image = outputs["kv_pool"], outputs["image"]
+    up = f"up in {duration(took)}" if took is not None else ""
+    about = " ".join(part for part in (up, f"({note})" if note else "") if part)
+    shown = [f"serving  {outputs['models'][0]}  at {outputs['api_url']}    {about}".rstrip()]
+    if pool.get("kv_tokens"):
+        shown.append(
+            f"kv pool  {pool['kv_memory_gib']} GiB a rank, {pool['kv_tokens']:,} tokens, "
+            f"{pool['max_concurrency']} requests of {pool['context_tokens']:,}"
+        )
+    fabric = [f"{role} {outputs['hca'][role].lstrip('=')} gid {gid}" for role, gid in outputs["gid_index"].items()]
+    shown.append("fabric   " + "    ".join(fabric))
+    complete = sum(outputs["checkpoint"].values())
+    repository, _, digest = image.partition("@")
+    shown.append(
+        f"image    {repository.rpartition('/')[2]}@{digest[:19]}   model {outputs['model']['revision'][:8]} "
+        f"complete on {complete} of {len(outputs['checkpoint'])} nodes   generation {outputs['generation']}"
+    )
+    return shown
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--question", default="What is 47 x 89?", metavar="Q", help="default: %(default)s")
+    parser.add_argument("--took", type=int, metavar="SECONDS", help="what the `up` before this took, to show")
+    parser.add_argument("--note", default="", metavar="TEXT", help="words to show behind the endpoint")
+
+
+def run(call: Call) -> Answer:
+    asked, stack = call.asked, call.stack
+    outputs = stack.outputs()
+    cluster = cluster_of(stack.values())
+    for line in lines(outputs, asked.took, asked.note):
+        call.show(line)
+    words = tunnel(cluster)
+    if words:
+        call.show(f"from here  {shlex.join(words)}")
+    answer = ask(cluster, stack.name, asked.question)
+    call.show(f"> {asked.question}   {answer}")
+    return Answer(
+        {
+            "stack": stack.title,
+            "outputs": outputs,
+            "question": asked.question,
+            "answer": answer,
+            "tunnel": words,
+        }
+    )

@@ -1,0 +1,177 @@
+"""Which stack an operator means, and what it says: its configuration and its outputs, as the engine reads them.
+
+The engine is asked wherever `pulumi` is on PATH, so secrets, environments and another file's name count as they do in
+`pulumi up`. Without it, the stack file alone is read.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from components import base
+from components.settings import ClusterSettings, load
+
+PROJECT = "spark-stack"
+LIMIT_S = 60
+"""Of one call of the engine; a remote backend may be slow."""
+COPY = "copy Pulumi.example.yaml to Pulumi.<name>.yaml"
+
+Values = Mapping[str, object]
+"""What a stack says under `spark-stack:`; the value of a secret other than `cluster` is None."""
+
+
+class StackError(Exception):
+    """No stack to work on, it cannot be read, or has not what was asked for: one line that says so and the way out."""
+
+
+def one_line(text: object) -> str:
+    return " ".join(str(text).split())
+
+
+def pulumi(*words: str) -> str:
+    """The engine's stdout. Raises StackError with its own reason."""
+    argv = ["pulumi", *words, "--non-interactive"]
+    try:
+        done = subprocess.run(
+            argv,
+            cwd=base.PROJECT_DIR,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise StackError("there is no pulumi on PATH: scripts/setup engine puts one into .lab/engine") from None
+    except subprocess.TimeoutExpired:
+        raise StackError(f"pulumi {words[0]} gave no answer within {LIMIT_S} s: does its backend answer?") from None
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        # warnings may stand before the reason
+        reason = next((line for line in lines if line.startswith("error:")), lines[-1] if lines else "no reason given")
+        raise StackError(f"pulumi {words[0]}: {one_line(reason.removeprefix('error:'))}")
+    return done.stdout
+
+
+def stack_files() -> dict[str, Path]:
+    """Every stack file of the project by its stack's name; Pulumi.example.yaml is a text to copy from, not a stack."""
+    files = {path.name[len("Pulumi.") : -len(".yaml")]: path for path in base.PROJECT_DIR.glob("Pulumi.*.yaml")}
+    return {name: path for name, path in sorted(files.items()) if name != "example"}
+
+
+def read_file(file: Path) -> Values:
+    """What a stack file alone says. Raises StackError when that is not all of it."""
+    try:
+        content = yaml.safe_load(file.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise StackError(f"{file.name} is not YAML: {one_line(error)}") from None
+    if not isinstance(content, dict):
+        return {}
+    if "environment" in content:
+        raise StackError(f"{file.name} names an environment, which only pulumi can read: put it on PATH and log in")
+    config = content.get("config")
+    return ours(config if isinstance(config, dict) else {})
+
+
+def ours(config: Mapping[str, Any]) -> Values:
+    return {key.removeprefix(f"{PROJECT}:"): value for key, value in config.items() if key.startswith(f"{PROJECT}:")}
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One stack of the project."""
+
+    title: str
+    """The name as the engine takes it: `home`, or `organization/home`."""
+    file: Path
+    """Its stack file, absolute."""
+
+    @property
+    def name(self) -> str:
+        """The name alone, as the program has it and the nodes' labels and folders carry it."""
+        return self.title.rpartition("/")[2]
+
+    def values(self, file: Path | None = None) -> Values:
+        """What this stack says, or what it would with another stack file in its place. Raises StackError."""
+        file = file or self.file
+        if shutil.which("pulumi") is None:
+            return read_file(file)
+        where = ["--stack", self.title, "--config-file", str(file)]
+        cluster = f"{PROJECT}:cluster"
+        try:
+            config = json.loads(pulumi("config", "--json", "--open", *where))
+            if config.get(cluster, {}).get("secret"):
+                # one value within it is a secret; no other secret is decrypted
+                config[cluster] = json.loads(pulumi("config", "get", cluster, "--json", *where))
+        except StackError as error:
+            raise StackError(f"{file.name} cannot be read: {error}") from None
+        return ours({key: value.get("objectValue", value.get("value")) for key, value in config.items()})
+
+    def values_or_file(self) -> Values:
+        """Like `values`; that the engine cannot read the stack (no login, no such stack yet) is only noted."""
+        try:
+            return self.values()
+        except StackError as error:
+            values = read_file(self.file)
+            print(f"note: {error}: the file alone is read", file=sys.stderr)
+            return values
+
+    def outputs(self) -> dict[str, Any]:
+        """The outputs of the last `up`, secrets masked. Raises StackError when there are none."""
+        outputs = dict(json.loads(pulumi("stack", "output", "--stack", self.title, "--json")))
+        if "api_url" not in outputs:
+            raise StackError(f"stack {self.title} serves nothing: run pulumi up")
+        return outputs
+
+
+def cluster_of(values: Values, *, has_api_key: bool | None = None) -> ClusterSettings:
+    """Settings for a reader that starts nothing; `has_api_key` None: as the values say. Raises SettingsError."""
+    if has_api_key is None:
+        has_api_key = "api_key" in values
+    return load(values.get("cluster"), has_api_key=has_api_key, project_dir=base.PROJECT_DIR, to_start=False)
+
+
+def choose(title: str | None, config_file: Path | None) -> Stack:
+    """The stack that is meant: the named one, the selected one, the only one, or the one typed on a terminal.
+
+    Raises StackError when that is none, or one without a stack file.
+    """
+    files = stack_files()
+    if title is None:
+        title = selected() or (next(iter(files)) if len(files) == 1 else ask_which(list(files)))
+    file = config_file or base.PROJECT_DIR / f"Pulumi.{title.rpartition('/')[2]}.yaml"
+    if not file.is_file():
+        way_out = f"use one of {', '.join(files)}" if files else COPY
+        raise StackError(f"there is no {config_file}" if config_file else f"there is no {file.name}: {way_out}")
+    return Stack(title, file)
+
+
+def selected() -> str | None:
+    """The stack that `pulumi stack select` or PULUMI_STACK chose, if any."""
+    if shutil.which("pulumi") is None:
+        return None
+    try:
+        return pulumi("stack", "--show-name").strip() or None
+    except StackError:
+        return None
+
+
+def ask_which(names: list[str]) -> str:
+    """One of the names, typed on the terminal. Raises StackError where nobody can be asked."""
+    if not names:
+        raise StackError(f"there is no stack: {COPY}")
+    listed = ", ".join(names)
+    if not sys.stdin.isatty():
+        raise StackError(f"no stack is selected: name one with --stack: {listed}")
+    print(f"which stack ({listed})? ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline().strip()
+    if answer not in names:
+        raise StackError(f"there is no stack {answer!r}: use one of {listed}")
+    return answer

@@ -1,0 +1,100 @@
+"""scripts/spark smoke: a question that is asked on the head, and what a running pair is."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.executables import Recorder
+from tests.unit.operators import Engine, Spark, write
+from tests.unit.stacks import NODES, raw
+
+OUTPUTS: dict[str, Any] = {
+    "api_url": "http://127.0.0.1:8888/v1",
+    "models": ["the-model"],
+    "kv_pool": {"kv_memory_gib": 17.21, "kv_tokens": 2_555_830, "context_tokens": 1_048_576, "max_concurrency": 2.44},
+    "gid_index": {"head": 3, "worker": 5},
+    "hca": {"head": "=rocep1s0f1", "worker": "=rocep1s0f1"},
+    "image": f"registry.example.net/runtime@sha256:{'a' * 64}",
+    "model": {"repo": "owner/model", "revision": "3c5ed1f0a94b27d86ef1a0b9c2d4e87f5a6b0c13"},
+    "checkpoint": {"head": True, "worker": True},
+    "generation": "01abca63",
+}
+SSH = """
+case " $* " in
+  *" -G "*) printf 'hostname spark\\nuser ops\\nport 22\\n' ;;
+  *) cat >/dev/null; {does} ;;
+esac
+"""
+
+
+@pytest.fixture
+def home(project: Path, engine: Engine, recorder: Recorder) -> Engine:
+    """A stack `home` that serves, and whose head answers."""
+    write(project, "home", raw())
+    engine.config(raw())
+    engine.outputs(OUTPUTS)
+    recorder.answer("ssh", SSH.format(does="""echo '{"answer": "42.", "first_s": 0.5}'"""))
+    return engine
+
+
+def test_it_shows_what_serves_the_way_to_it_and_the_answer(home: Engine, spark: Spark):
+    shown = spark("smoke", "--question", "What is 6 x 7?", "--took", "94", "--note", "a lab")
+    assert shown.out.splitlines() == [
+        "serving  the-model  at http://127.0.0.1:8888/v1    up in 1 min 34 s (a lab)",
+        "kv pool  17.21 GiB a rank, 2,555,830 tokens, 2.44 requests of 1,048,576",
+        "fabric   head rocep1s0f1 gid 3    worker rocep1s0f1 gid 5",
+        "image    runtime@sha256:aaaaaaaaaaaa   model 3c5ed1f0 complete on 2 of 2 nodes   generation 01abca63",
+        "from here  ssh -N -S none -L 8888:127.0.0.1:8888 -l ops spark-a.example.net",
+        "> What is 6 x 7?   42.",
+    ]
+    assert (shown.code, shown.err) == (0, "")
+
+
+def test_json_is_one_document_of_all_that(home: Engine, spark: Spark):
+    shown = spark("smoke", "--json")
+    assert (shown.code, json.loads(shown.out)) == (
+        0,
+        {
+            "stack": "home",
+            "outputs": OUTPUTS,
+            "question": "What is 47 x 89?",
+            "answer": "42.",
+            "tunnel": ["ssh", "-N", "-S", "none", "-L", "8888:127.0.0.1:8888", "-l", "ops", "spark-a.example.net"],
+        },
+    )
+
+
+def test_the_head_is_asked_by_the_stacks_own_name_and_no_key_leaves_it(
+    home: Engine, spark: Spark, recorder: Recorder, project: Path
+):
+    home.config(raw(change={"engine": {"host": "0.0.0.0"}}), "api_key")
+    shown = spark("--stack", "acme/home", "smoke", "--json")
+    assert shown.code == 0 and json.loads(shown.out)["tunnel"] is None
+    [asked] = [call for call in recorder.calls("ssh") if "-G" not in call]
+    assert asked[-2] == "spark-a.example.net"
+    inputs = json.loads(next(word for word in shlex.split(asked[-1]) if word.startswith("{")))
+    assert (inputs["base_url"], inputs["stack"]) == ("http://127.0.0.1:8888", "home")
+    assert not any("api_key" in word for call in home.calls() for word in call), "nobody asked for the key"
+
+
+def test_the_tunnel_takes_the_stacks_own_ssh_configuration_from_any_folder(home: Engine, spark: Spark, project: Path):
+    nodes = [{**NODES[0], "ssh": "ops@[2001:db8::1]:2222"}, NODES[1]]
+    home.config(raw(change={"ssh_config": "of ssh", "nodes": nodes, "engine": {"host": "::1"}}))
+    [line] = [line for line in spark("smoke").out.splitlines() if line.startswith("from here")]
+    assert shlex.split(line)[2:] == [
+        *("ssh", "-N", "-S", "none", "-L", "8888:[::1]:8888", "-F", str(project / "of ssh")),
+        *("-l", "ops", "-p", "2222", "2001:db8::1"),
+    ]
+
+
+def test_a_pair_that_does_not_answer_is_one_line_and_exit_code_1(home: Engine, spark: Spark, recorder: Recorder):
+    recorder.answer("ssh", SSH.format(does="echo 'the engine ended' >&2; exit 1"))
+    shown = spark("smoke", "--json")
+    assert (shown.code, shown.out) == (1, "")
+    assert shown.err == (
+        "no answer from the pair: probe on spark-a.example.net ended with 1: the engine ended: "
+        "`pulumi up` says what is wrong with it\n"
+    )
