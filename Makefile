@@ -34,7 +34,7 @@ test-machines: setup ## every test that needs kernels of its own: NFS, soft-RoCE
 	@scripts/env $(PYTEST) -v tests/lab/machines
 
 bench: setup ## measure, on the lab: no-op up, end of up after ready, download and mirror, tests; the mirror against rsync
-	@scripts/env scripts/bench
+	@scripts/env scripts/measure_lab
 	@scripts/bench_mirror
 	@scripts/bench_mirror --lab --runs 2
 
