@@ -33,13 +33,16 @@ def has(pid: int, device: str) -> bool:
     return any(line.strip().startswith(f"{device}:") for line in table.splitlines())
 
 
-def bridge_is_idle(name: str) -> bool:
-    """True when this host has a bridge of that name with nothing connected to it."""
-    folder = Path("/sys/class/net") / name / "brif"
-    return folder.exists() and not any(folder.iterdir())
-
-
-def remove_bridge(name: str) -> None:
+def take_away_bridge(name: str) -> None:
+    """Remove what a lab whose daemon was killed left of a pair's bridge; LabError when something is connected to it."""
+    connected = Path("/sys/class/net") / name / "brif"
+    if not connected.exists():
+        return
+    if any(connected.iterdir()):
+        raise LabError(
+            f"another lab on this host has the addresses of this pair: the bridge {name} is in use\n"
+            "  way out: lab/lab down in that checkout, or other addresses here: lab/lab up --pair N"
+        )
     subprocess.run(["ip", "link", "delete", name, "type", "bridge"], check=True, timeout=20)
 
 

@@ -75,9 +75,8 @@ class ContainerPair:
 
     def _make_network(self, daemon: Docker) -> None:
         bridge = f"sparklab{self.place.number}"
-        if cable.bridge_is_idle(bridge):
-            # of a lab whose daemon was killed: the kernel keeps what nobody took away
-            cable.remove_bridge(bridge)
+        # Docker would join a bridge of that name, whoever's it is
+        cable.take_away_bridge(bridge)
         # internal: the nodes reach each other and this host, and nothing beyond
         words = ["--internal", "--subnet", self.place.subnet, "--gateway", self.place.control, *self._labels()]
         words += ["--opt", f"com.docker.network.bridge.name={bridge}"]
@@ -85,8 +84,8 @@ class ContainerPair:
         if done.returncode != 0:
             raise LabError(
                 f"the lab's management network {self.place.subnet} ({bridge}) cannot be made: {done.stderr.strip()}\n"
-                "  way out: another checkout's lab has these addresses perhaps: lab/lab down there, or take others"
-                " here: lab/lab up --pair N; `docker network ls` and `ip address` show who has them"
+                "  way out: `docker network ls` and `ip address` show who has those addresses; take others here:"
+                " lab/lab up --pair N"
             )
 
     def up(self, *, fresh: bool) -> None:

@@ -2,8 +2,8 @@
 
 It needs neither Pulumi nor a login: an engine that cannot read the stack (yet) is noted on stderr, and the stack file
 is read without it. A profile that cannot start yet is shown too, with the reason on stderr. The document of --json has
-argv, env, at_start (variables that rank.py adds on the node, from its own tables) and spec: the hash over all ranks, which
-their containers carry as the label spark.spec.
+argv, env, at_start (variables that rank.py adds on the node, from its own tables) and spec (the hash over all ranks,
+which their containers carry as the label spark.spec).
 
 example:    scripts/spark render --stack home --rank 1
 """
