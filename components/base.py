@@ -13,7 +13,7 @@ PROJECT_DIR = Path(__file__).parent.parent
 class Settings(BaseModel):
     """A settings model: unknown keys are refused, values do not change, a docstring under a field documents it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Refusal(Exception):
