@@ -5,6 +5,7 @@ Secrets are never part of this tree; they are stack secrets of their own (SECRET
 """
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -110,8 +111,12 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return result
 
 
-def read_profile(name: str) -> tuple[dict[str, Any], str | None]:
-    """A profile's values, and why it cannot start without startup patches, if so."""
+@cache
+def read_profile(name: str) -> tuple[Mapping[str, Any], str | None]:
+    """A profile's values, and why it cannot start without startup patches, if so.
+
+    Parsed once a process, so nobody may change it.
+    """
     values: dict[str, Any] = yaml.safe_load((PROFILES_DIR / f"{name}.yaml").read_text())
     needs_patches = values.pop("needs_patches", None)
     return values, needs_patches
