@@ -1,6 +1,5 @@
 # Every target says what it does in `make help`. All of them run from a fresh clone: what is missing, setup brings.
 MAKEFLAGS += --no-print-directory
-PYTEST := .venv/bin/pytest
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo lint format unit test test-machines bench lock clean python
@@ -25,7 +24,7 @@ format: python ## format every Python file and mend what ruff can, then lint
 	@scripts/check --fix
 
 unit: python ## tests that need no machine: pure functions, and the whole program under Pulumi's mocks
-	@$(PYTEST) -n auto tests/unit tests/program
+	@scripts/unit
 
 test: setup ## all that must hold: lint, unit, the lab's tests with the real `pulumi`, a short pass on machines
 	@scripts/test
