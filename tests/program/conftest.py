@@ -9,6 +9,7 @@ import json
 import runpy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pulumi
 import pytest
 import yaml
 from pulumi.runtime import mocks as pulumi_mocks
+from pulumi.runtime.proto import source_pb2
 
 from components import gathering, program, remote
 from components.base import PROJECT_DIR
@@ -164,6 +166,12 @@ class Monitor(pulumi_mocks.MockMonitor):
         return response
 
 
+@cache
+def shipped(stack: str) -> str:
+    """The `config` of a shipped stack file, as JSON."""
+    return json.dumps(yaml.safe_load((PROJECT_DIR / f"Pulumi.{stack}.yaml").read_text())["config"])
+
+
 @dataclass
 class Runner:
     """Runs __main__.py; every call is a program of its own."""
@@ -181,13 +189,15 @@ class Runner:
         others: dict[str, str] | None = None,
         engine: Engine | None = None,
         gather: Callable[..., Any] | None = None,
+        positions: bool = False,
     ) -> Engine:
         """`change` edits the shipped cluster, `documents` are the nodes' facts, `others` further keys of the stack.
 
-        `gather` stands in for reading the nodes.
+        `gather` stands in for reading the nodes. `positions`: with the lines that declare each resource, for which the
+        SDK walks the whole call stack again and again.
         """
         engine = engine or Engine()
-        config = yaml.safe_load((PROJECT_DIR / f"Pulumi.{stack}.yaml").read_text())["config"]
+        config = json.loads(shipped(stack))
         if change:
             config["spark-stack:cluster"].setdefault("engine", {})
             change(config["spark-stack:cluster"])
@@ -195,6 +205,8 @@ class Runner:
         with self.patch.context() as patch:
             patch.setattr(gathering, "gather", gather or (lambda *_: found))
             patch.setattr(program, "PROJECT_DIR", self.folder)
+            if not positions:
+                patch.setattr(pulumi.runtime.resource, "_get_stack_trace", source_pb2.StackTrace)
             patch.setattr(pulumi.log, "info", lambda text, *_: engine.said.append(("info", text)))
             patch.setattr(pulumi.log, "warn", lambda text, *_: engine.said.append(("warning", text)))
             values = {name: json.dumps(value) for name, value in config.items() if name.startswith("spark-stack:")}
@@ -243,13 +255,13 @@ def run_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
 @pytest.fixture(scope="session")
 def dev(run_program: Runner) -> Engine:
     """The lab's stack as shipped, on a healthy pair without a rank."""
-    return run_program("dev")
+    return run_program("dev", positions=True)
 
 
 @pytest.fixture(scope="session")
 def example(run_program: Runner) -> Engine:
     """The example of a real pair as shipped."""
-    return run_program("example")
+    return run_program("example", positions=True)
 
 
 @pytest.fixture(scope="session")

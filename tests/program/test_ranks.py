@@ -152,13 +152,13 @@ def test_a_dead_rank_replaces_both_with_its_reason(dev: Engine, run_program: Run
 # --- the fabric's modes ---
 
 
-def test_a_pinned_index_is_each_nodes_own_looked_up_one(run_program: Runner):
+def test_a_pinned_index_is_each_nodes_own_looked_up_one(dev: Engine, run_program: Runner):
     engine = run_program("dev", lambda cluster: cluster.update(fabric={"gid_index": "pin"}))
     assert [rank.env["NCCL_IB_GID_INDEX"] for rank in engine.ranks] == ["3", "6"]
     assert engine.one("head-engine").after >= {"head-gid"}
     # an index that moves on one node replaces both ranks
     assert len({rank.labels["spark.gid"] for rank in engine.ranks}) == 1
-    assert "spark.gid" not in run_program("dev").ranks[0].labels
+    assert "spark.gid" not in dev.ranks[0].labels
 
 
 def test_a_resolved_index_is_no_part_of_the_container(dev: Engine):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from components.gathering import FactsError
-from tests.program.conftest import API_KEY, Runner
+from tests.program.conftest import API_KEY, Engine, Runner
 from tests.program.pair import healthy, rank_container
 
 
@@ -107,5 +107,5 @@ def test_nodes_that_could_not_be_read_are_named_with_the_step(run_program: Runne
 
 
 @pytest.mark.parametrize("stack", ["dev", "example"])
-def test_the_shipped_stacks_are_refused_nothing(stack: str, run_program: Runner):
-    assert run_program(stack).ranks
+def test_the_shipped_stacks_are_refused_nothing(engine: Engine):
+    assert engine.ranks

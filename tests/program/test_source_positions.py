@@ -1,10 +1,14 @@
 """Where a resource was declared is in the state: in the project's own files, or not at all."""
 
+import pytest
+
 from components.base import PROJECT_DIR
+from tests.program.conftest import Engine
 
 
-def test_no_resource_carries_a_path_of_the_control_host_outside_the_project(run_program):
-    engine = run_program("example")
+@pytest.mark.parametrize("stack", ["dev", "example"])
+def test_no_resource_carries_a_path_of_the_control_host_outside_the_project(engine: Engine):
+    """The SDK sends the interpreter's and the packages' folders too, and the state keeps them."""
     assert engine.declared
     inside = PROJECT_DIR.as_uri() + "/"
     for item in engine.declared:
@@ -14,7 +18,7 @@ def test_no_resource_carries_a_path_of_the_control_host_outside_the_project(run_
         assert not any("/.venv/" in uri for uri in uris), item.name
 
 
-def test_a_resource_still_says_which_line_of_the_program_declared_it(run_program):
-    engine = run_program("example")
-    lookup = engine.one("head-gid").request
-    assert any(frame.pc.uri.endswith("/components/fabric.py") for frame in lookup.stackTrace.frames)
+def test_a_resource_still_says_which_line_of_the_program_declared_it(example: Engine):
+    for name, file in (("head-gid", "fabric.py"), ("head-engine", "engine.py")):
+        frames = example.one(name).request.stackTrace.frames
+        assert f"{PROJECT_DIR.as_uri()}/components/{file}" in {frame.pc.uri for frame in frames}

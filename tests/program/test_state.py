@@ -35,15 +35,6 @@ def test_nothing_of_the_control_host_is_in_any_input(stack: str, request: pytest
     assert [path for path in paths if holders(engine, path)] == []
 
 
-def test_where_a_resource_was_declared_names_files_of_the_project_alone(dev: Engine):
-    """The SDK sends the interpreter's and the packages' folders too, and the state keeps them."""
-    requests = [item.request for item in dev.declared if item.kind != "pulumi:pulumi:Stack"]
-    named = [frame.pc.uri for request in requests for frame in request.stackTrace.frames]
-    named += [request.sourcePosition.uri for request in requests if request.sourcePosition.uri]
-    assert f"{PROJECT_DIR.as_uri()}/components/engine.py" in named
-    assert [uri for uri in named if not uri.startswith(f"{PROJECT_DIR.as_uri()}/") or "/.venv/" in uri] == []
-
-
 def test_the_api_key_is_in_the_scripts_that_write_it_and_marked_secret_there(secretive: Engine):
     assert holders(secretive, API_KEY) == {("head-api-key", "stdin"), ("worker-api-key", "stdin")}
     assert holders(secretive, API_KEY, public) == set()
