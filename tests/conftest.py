@@ -4,6 +4,7 @@ import io
 import runpy
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +17,9 @@ from tests.unit.executables import Recorder
 from tests.unit.operators import SPARK, Engine, Shown, Spark
 
 # speed is what the benchmark measures; on a busy machine a deadline would fail what is right
-settings.register_profile("unit", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "unit", settings(), max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("unit")
 
 
@@ -37,6 +40,13 @@ def free_port() -> Iterator[Callable[[], int]]:
             return int(sock.getsockname()[1])
 
         yield port
+
+
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop that looks again after a while looks again at once."""
+    sleep = time.sleep
+    monkeypatch.setattr(time, "sleep", lambda seconds: sleep(min(seconds, 0.01)))
 
 
 @pytest.fixture

@@ -4,12 +4,13 @@ import contextlib
 import io
 import json
 import os
-import runpy
 import stat
 import subprocess
 import sys
 import traceback
+from functools import cache
 from pathlib import Path
+from types import CodeType
 from typing import Any
 from unittest import mock
 
@@ -46,6 +47,11 @@ class Recorder:
         return [call.split("\0")[:-1] for call in calls]
 
 
+@cache
+def compiled(script: str) -> CodeType:
+    return compile(Path(script).read_bytes(), script, "exec")
+
+
 def run_shipped(
     name: str, inputs: dict[str, Any] | None = None, *arguments: str, apart: bool = False, **env: str
 ) -> "subprocess.CompletedProcess[str]":
@@ -67,7 +73,7 @@ def run_shipped(
         contextlib.redirect_stderr(err),
     ):
         try:
-            runpy.run_path(script, run_name="__main__")
+            exec(compiled(script), {"__name__": "__main__", "__file__": script})
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
             err.write(f"{ended.code}\n" if isinstance(ended.code, str) else "")

@@ -54,13 +54,14 @@ class Hca:
     addresses: list[str] = field(default_factory=lambda: [f"{HEAD}/24"])
     state: str | None = "4: ACTIVE"
     link_layer: str | None = "Ethernet"
-    slots: int = 8
+    slots: int = 6
     pci: str | None = None
 
 
 def write(path: Path, text: str | None) -> None:
     """A sysfs file; one that refuses the read, as an empty slot's type does, is a folder: open works and read fails."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True)
     if text is None:
         path.mkdir()
     else:

@@ -76,7 +76,7 @@ def worker(tmp_path: Path) -> Node:
 
 
 @pytest.fixture
-def hub(head: Node, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+def hub(head: Node, short_pauses: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     made = FakeHub(head.hub)
     made.install(monkeypatch)
     monkeypatch.setattr(checkpoint_hub, "LONGEST_PAUSE_S", 0.001)
@@ -297,6 +297,10 @@ def test_a_full_disk_ends_the_job_at_once_and_leaves_nothing_in_the_way(head: No
     hub.before = full
     with pytest.raises(OSError, match="No space left"):
         head.run("fetch")
+    # the process ends after the files that were under way beside it
+    for thread in threading.enumerate():
+        if thread.name.startswith("ThreadPoolExecutor"):
+            thread.join(20)
     assert list(head.model.glob("blobs/*.spark-part")) == []
 
 

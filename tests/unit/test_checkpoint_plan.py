@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from components.checkpoint_plan import lines, missing_gib, need
@@ -13,6 +13,7 @@ from tests.unit.stacks import cluster
 
 GIB = 1 << 30
 OLD = "0" * 40
+VISION = cluster("vision-exp")
 NO_SNAPSHOT = {"gaps": ["there is no snapshot"], "bytes_present": 0}
 
 
@@ -25,20 +26,20 @@ def pair(*checkpoints: dict[str, Any], **common: Any) -> list[NodeFacts]:
 
 def test_a_first_start_downloads_once_and_mirrors_the_rest():
     model = "checkpoint deepseek-ai/DeepSeek-V4-Flash-Vision-Exp at 86f746b3"
-    assert lines(cluster("vision-exp"), pair(NO_SNAPSHOT, NO_SNAPSHOT)) == [
+    assert lines(VISION, pair(NO_SNAPSHOT, NO_SNAPSHOT)) == [
         f"{model}: head downloads 156.3 GiB: it has nothing of this model yet",
         f"{model}: worker mirrors 156.3 GiB from head: it has nothing of this model yet",
     ]
 
 
 def test_a_whole_pair_has_nothing_to_say():
-    assert lines(cluster("vision-exp"), pair({}, {})) == []
+    assert lines(VISION, pair({}, {})) == []
 
 
 def test_another_revision_says_what_stays_behind():
     """D5."""
     moved = {**NO_SNAPSHOT, "revisions": [OLD]}
-    found = lines(cluster("vision-exp"), pair(moved, {}))
+    found = lines(VISION, pair(moved, {}))
     assert "head downloads up to 156.3 GiB: it has revision 00000000 so far" in found[0]
     assert found[1] == "checkpoint: head keeps revision 00000000 until scripts/spark prune removes it"
 
@@ -55,7 +56,7 @@ LISTING = [
 
 def counted(head: dict[str, Any], worker: dict[str, Any]) -> list[str]:
     """The preview's lines where the head has, or was given, the list."""
-    return lines(cluster("vision-exp"), with_missing(pair({"listing": LISTING, **head}, worker)))
+    return lines(VISION, with_missing(pair({"listing": LISTING, **head}, worker)))
 
 
 def test_what_another_revision_has_too_is_not_counted_as_missing():
@@ -92,6 +93,7 @@ def test_where_every_byte_is_here_only_the_proof_lacks():
     st.sets(st.integers(0, 5)),
     st.dictionaries(st.integers(0, 5), st.integers(0, 40)),
 )
+@settings(max_examples=50)
 def test_what_lacks_and_what_is_here_are_the_whole(sizes: list[int], present: set[int], partial: dict[int, int]):
     """Never less than nothing, never more than the revision."""
     listing = [[f"{number}.safetensors", str(number) * 64, size * GIB] for number, size in enumerate(sizes)]
@@ -100,28 +102,28 @@ def test_what_lacks_and_what_is_here_are_the_whole(sizes: list[int], present: se
     facts = with_missing(
         pair({"listing": listing}, {"gaps": ["something is missing"], "here": {**here, **under_way}}),
     )
-    lacking = missing_gib(cluster("vision-exp"), facts[1])
+    lacking = missing_gib(VISION, facts[1])
     room = sum(size for number, size in partial.items() if number < len(sizes) and number not in present)
     assert lacking == max(0, sum(sizes) - sum(here.values()) // GIB - room)
 
 
 def test_half_a_copy_is_told_by_what_it_lacks():
     half = {"gaps": ["model-00048-of-00048.safetensors is missing"], "bytes_present": 150 * GIB}
-    assert "worker mirrors 6.3 GiB from head" in lines(cluster("vision-exp"), pair({}, half))[0]
+    assert "worker mirrors 6.3 GiB from head" in lines(VISION, pair({}, half))[0]
 
 
 def test_a_copy_that_has_changed_is_proven_again():
     changed = {"gaps": ["model-7 was never proven by its hash, or changed since"], "bytes_present": 157 * GIB}
     assert (
         "head proves its 156.3 GiB again, and fetches what is damaged: model-7 was"
-        in lines(cluster("vision-exp"), pair(changed, {}))[0]
+        in lines(VISION, pair(changed, {}))[0]
     )
 
 
 def test_another_attempt_is_another_reason_to_run_a_step():
     def trigger(job: dict[str, Any] | None) -> str:
         [head, _] = pair(NO_SNAPSHOT, {}, job=job)
-        found = need(cluster("vision-exp"), 0, head)
+        found = need(VISION, 0, head)
         assert found
         return found.trigger
 

@@ -74,7 +74,7 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path, recorder: Recorder) -> Node:
+def node(tmp_path: Path, recorder: Recorder, short_pauses: None) -> Node:
     return Node(tmp_path, recorder)
 
 

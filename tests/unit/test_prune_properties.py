@@ -32,7 +32,7 @@ def contents(hub: Path, repo: str, revisions: set[str]) -> dict[str, bytes]:
     return found
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(ours=MODEL, theirs=MODEL, keep=st.sets(st.sampled_from(NAMES)), borrowed=st.sets(st.sampled_from("1234")))
 def test_what_is_kept_reads_as_before_and_nothing_else_is_left(
     ours: dict[str, dict[str, str]], theirs: dict[str, dict[str, str]], keep: set[str], borrowed: set[str]

@@ -3,9 +3,11 @@
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+from unittest import mock
 
 import pytest
 
@@ -52,6 +54,8 @@ class Container:
         self.efforts.write_text(SHIPPED)
         self.hcas = {HCA: Hca(T_HEAD)}
         self.trees = 0
+        self.apart = False
+        """True: a process of its own, which becomes the engine. Else the engine is a child of this process."""
         self.start: dict[str, Any] = {
             "rank": 0,
             "fabric_ip": HEAD,
@@ -80,9 +84,14 @@ class Container:
             "PATH": self.engine.path,
         }
         (self.folder / "start.json").write_text(json.dumps(self.start))
-        return run_shipped(
-            "rank", None, command, "serve", "owner/name", "--port", "8888", apart=True, **{**given, **env}
-        )
+        words = (command, "serve", "owner/name", "--port", "8888")
+        with mock.patch.object(os, "execve", self.child):
+            return run_shipped("rank", None, *words, apart=self.apart, **{**given, **env})
+
+    def child(self, program: str, command: list[str], env: dict[str, str]) -> NoReturn:
+        done = subprocess.run(command, executable=program, env=env, stdout=subprocess.PIPE, text=True, check=False)
+        print(done.stdout, end="")
+        sys.exit(done.returncode)
 
     def started(self, **env: str) -> dict[str, str]:
         """The environment that the engine got."""
@@ -110,6 +119,7 @@ def fabric(env: dict[str, str]) -> dict[str, str]:
 
 
 def test_the_rank_becomes_the_engine_with_its_command_and_exit_code(container: Container):
+    container.apart = True
     done = container.run()
     assert done.returncode == 7
     assert container.engine.calls("engine") == [["serve", "owner/name", "--port", "8888"]]

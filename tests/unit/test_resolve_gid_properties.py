@@ -75,7 +75,7 @@ selectors = st.builds(
 
 
 @given(selectors | st.text(st.characters(exclude_characters="\0")))
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_a_selector_picks_what_nccl_would_open(text):
     selector = parse_selector(text)
     for name in NAMES:
@@ -202,7 +202,7 @@ def outcome(table: Table, selector: str | None, gid_index: object = "resolve") -
 
 
 @given(tables(), choices)
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_a_resolved_index_is_usable_on_every_member_and_may_be_forced(table, selector):
     found = outcome(table, selector)
     if isinstance(found, int):
