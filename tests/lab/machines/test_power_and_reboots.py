@@ -2,6 +2,7 @@
 
 from tests.lab import test_checkpoint as checkpoint
 from tests.lab import test_fabric as fabric
+from tests.lab.checkpoint import BEFORE
 from tests.lab.pair import NODES, Stack, hub, lab, on
 from tests.lab.test_checkpoint import a_good_hub
 
@@ -9,7 +10,7 @@ __all__ = ["a_good_hub"]
 
 
 def test_a_head_that_is_rebooted_while_it_downloads_goes_on_with_what_is_there(stack: Stack) -> None:
-    stack.up(None, *checkpoint.BEFORE)
+    stack.up(None, *BEFORE)
     checkpoint.test_a_head_that_is_rebooted_while_it_downloads_goes_on_with_what_is_there(stack)
 
 
