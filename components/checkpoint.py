@@ -15,7 +15,7 @@ from components.settings import ClusterSettings
 
 
 def inputs_of(cluster: ClusterSettings, node: Node) -> dict[str, Any]:
-    """What checkpoint_step.py asks for on any node."""
+    """What download.step asks for on any node."""
     wanted = cluster.checkpoint
     return {
         "role": "mirror" if node.rank else "fetch",
@@ -73,7 +73,7 @@ class Checkpoint(pulumi.ComponentResource):
         inputs = inputs_of(cluster, node)
         self.begun = node.script(
             "checkpoint-job",
-            "checkpoint_step",
+            "download.step",
             {**inputs, "action": "begin"},
             timeout_s=600,
             repair=begin_again,
@@ -82,7 +82,7 @@ class Checkpoint(pulumi.ComponentResource):
         )
         done = node.script(
             "checkpoint",
-            "checkpoint_step",
+            "download.step",
             {**inputs, "action": "follow"},
             timeout_s=cluster.checkpoint.download_timeout_s,
             repair=follow_again,

@@ -6,9 +6,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from checkpoint_files import NO_SNAPSHOT
 from components.facts import NodeFacts
 from components.settings import ClusterSettings
+from hub.files import NO_SNAPSHOT
 
 GIB = 2**30
 

@@ -104,7 +104,7 @@ class Engine(pulumi.ComponentResource):
         }
         return node.script(
             "page-cache",
-            "purge_page_cache",
+            "host.purge_page_cache",
             inputs,
             timeout_s=600,
             # a note, not a trigger: it runs again as an update, and only the ranks show as replaced
@@ -120,7 +120,7 @@ class Engine(pulumi.ComponentResource):
         """The API key as a file on a node; stdout is another word each time it is written."""
         return node.script(
             "api-key",
-            "put_secret",
+            "host.put_secret",
             {"stack": pulumi.get_stack(), "name": "api_key"},
             timeout_s=30,
             secrets={"SPARK_SECRET": api_key},

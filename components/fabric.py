@@ -33,7 +33,7 @@ class Fabric(pulumi.ComponentResource):
         }
         self.lookup = node.script(
             "gid",
-            "resolve_gid",
+            "gid.lookup",
             inputs,
             timeout_s=60,
             note=seen or "",

@@ -1,4 +1,4 @@
-"""What was read from each node: node_facts.py's document as typed data. Nothing here judges: preflight.py does."""
+"""What was read from each node: facts.gather's document as typed data. Nothing here judges: preflight.py does."""
 
 import json
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from components.generation import LiveRank
-from gid_table import Table
-from resolve_gid import Resolution, resolve
+from gid.lookup import Resolution, resolve
+from gid.table import Table
 
 BEGIN, END = "---spark-facts---", "---end---"
 
@@ -166,10 +166,10 @@ class NodeFacts(Facts):
     """Whether our folder is there, with its mark; None when that could not be read."""
     problems: list[Problem] = []
     table: dict[str, Any] = {}
-    """GID tables and interfaces, in the shape that resolve_gid decides on."""
+    """GID tables and interfaces, in the shape that gid.lookup decides on."""
 
     def resolution(self, fabric_ip: str, selector: str | None, gid_index: str | int) -> Resolution:
-        """The node's HCAs and index from these facts. Raises hca_members.Refusal with the table."""
+        """The node's HCAs and index from these facts. Raises gid.members.Refusal with the table."""
         table: Table = self.table  # type: ignore[assignment]
         return resolve(table, fabric_ip, selector, gid_index)
 

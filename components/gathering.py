@@ -39,7 +39,7 @@ Reader = Callable[[Target, Resolved, dict[str, Any]], str]
 
 
 def read_node(target: Target, resolved: Resolved, inputs: dict[str, Any]) -> str:
-    return run_script(target, resolved, "node_facts", inputs, timeout_s=LIMIT_S)
+    return run_script(target, resolved, "facts.gather", inputs, timeout_s=LIMIT_S)
 
 
 def gather(

@@ -26,7 +26,7 @@ class Image(pulumi.ComponentResource):
         reference, limit_s = cluster.image.pinned, cluster.image.pull_timeout_s
         pull = node.script(
             "image-pull",
-            "pull_image",
+            "host.pull_image",
             {"image": reference, "architecture": cluster.hardware.architecture, "stack": pulumi.get_stack()},
             timeout_s=limit_s,
             repair=facts.image_gap() if facts else None,

@@ -41,7 +41,7 @@ class NfsExport(pulumi.ComponentResource):
         }
         self.exported = node.script(
             "nfs-export",
-            "nfs_export",
+            "nfs.export",
             {**inputs, "action": "make"},
             timeout_s=180,
             repair=repair,
@@ -59,7 +59,7 @@ class NfsExport(pulumi.ComponentResource):
         """
         inputs = {**self._inputs, "action": "serve"}
         opts = pulumi.ResourceOptions(parent=self, depends_on=[self.exported, *readers])
-        self._node.script("nfs-serves", "nfs_export", inputs, timeout_s=180, delete_inputs=inputs, opts=opts)
+        self._node.script("nfs-serves", "nfs.export", inputs, timeout_s=180, delete_inputs=inputs, opts=opts)
 
 
 def keep_serving(checkpoints: Sequence[object], ranks: Sequence[pulumi.Resource]) -> None:
@@ -106,7 +106,7 @@ class NfsCheckpoint(pulumi.ComponentResource):
         }
         proof = node.script(
             "checkpoint",
-            "nfs_proof",
+            "nfs.proof",
             inputs,
             timeout_s=360,
             repair=repair,

@@ -62,7 +62,7 @@ class Node(pulumi.ComponentResource):
         inputs = {"stack": pulumi.get_stack(), "hf_cache": self.settings.hf_cache}
         made = self.script(
             "folder",
-            "our_folder",
+            "host.our_folder",
             {**inputs, "action": "make", "new": True},
             timeout_s=120,
             repair=self.folder_gap,

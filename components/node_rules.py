@@ -8,7 +8,7 @@ from components.checkpoint_plan import amount, missing_gib
 from components.facts import DockerFacts, NodeFacts
 from components.rank.spec import container_name
 from components.settings import ClusterSettings
-from hca_members import Refusal as FabricRefusal
+from gid.members import Refusal as FabricRefusal
 
 GIB_KB = 1 << 20
 DISK_MARGIN_GIB = 5

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from components.node_script import payload
 from components.rank_log import RankLog
 from components.shell import command_line, python_line
 from components.ssh import Resolved, Target, ssh_argv
 from components.troubleshooting import explain
+from loader import payload
 
 HEARTBEAT_S = 15.0
 RECONNECTS = 5
@@ -241,7 +241,7 @@ class Probe:
         assert self.process.stdin is not None
         # a connection that failed at once reads nothing; its words say why
         with contextlib.suppress(BrokenPipeError), self.process.stdin as script:
-            script.write(payload("probe"))
+            script.write(payload("rank.probe"))
 
     def _read_words(self) -> None:
         assert self.process.stderr is not None
@@ -265,7 +265,7 @@ class Probe:
             self.process.wait(5)
 
     def result(self) -> dict[str, Any]:
-        """What probe.py printed. Raises StartFailed with its last words when no completion came back."""
+        """What rank.probe printed. Raises StartFailed with its last words when no completion came back."""
         for thread in self._threads:
             thread.join(5)
         if self.process.returncode:

@@ -3,15 +3,15 @@
 import json
 from typing import Any
 
-from components.node_script import SCRIPTS, modules_of
 from components.rank.argv import serve_argv
 from components.rank.env import rank_env
 from components.rank.mounts import mounts
 from components.rank.spec import HealthCheck, RankSpec, Upload, container_name
 from components.settings import ClusterSettings
+from loader import payload
 
 HOME = "/opt/spark"
-"""Folder in the container of rank.py, of what it imports and of its inputs."""
+"""Folder in the container of rank.py and of its inputs."""
 
 
 def rank_specs(settings: ClusterSettings, stack: str, *, has_api_key: bool) -> list[RankSpec]:
@@ -33,9 +33,11 @@ def rank_specs(settings: ClusterSettings, stack: str, *, has_api_key: bool) -> l
 
 
 def uploads(settings: ClusterSettings, rank: int) -> tuple[Upload, ...]:
-    """rank.py, what it imports, and its inputs."""
-    files = {f"{name}.py": (SCRIPTS / f"{name}.py").read_text() for name in modules_of("rank")}
-    files["start.json"] = json.dumps(start_inputs(settings, rank), indent=1, sort_keys=True)
+    """rank/start.py with what it imports, and its inputs."""
+    files = {
+        "rank.py": payload("rank.start"),
+        "start.json": json.dumps(start_inputs(settings, rank), indent=1, sort_keys=True),
+    }
     return tuple(Upload(f"{HOME}/{name}", text) for name, text in sorted(files.items()))
 
 

@@ -55,7 +55,7 @@ class Node:
         inputs = {**self.inputs, "action": action, **more}
         try:
             with waiting(f"{self.title}: {action}"):
-                answer = run_script(self.target, self.resolved, "prune_checkpoint", inputs, timeout_s=timeout_s)
+                answer = run_script(self.target, self.resolved, "hub.prune", inputs, timeout_s=timeout_s)
         except SshError as error:
             self.fails(str(error))
             return None

@@ -39,7 +39,7 @@ def ask(cluster: ClusterSettings, stack: str, question: str) -> str:
     try:
         head, *_ = targets(cluster)
         with waiting("waiting for the answer"):
-            answer = run_script(*head, "probe", inputs, timeout_s=LIMIT_S + 10)
+            answer = run_script(*head, "rank.probe", inputs, timeout_s=LIMIT_S + 10)
     except SshError as error:
         raise SshError(f"no answer from the pair: {error}: `pulumi up` says what is wrong with it") from None
     return str(json.loads(answer)["answer"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from components.base import PROJECT_DIR
+from loader import payload
 from tests.program.conftest import DIGEST, FOLDER, HUB, Engine, Runner
 from tests.program.pair import document, healthy, rank_container
 from tests.unit.recipe import BOTH_RANKS, DSPARK_HEAD, DSPARK_WORKER
@@ -99,10 +99,7 @@ def test_a_ranks_command_and_environment_are_those_that_render_shows(dev: Engine
 def test_a_rank_brings_its_own_first_process_with_all_it_imports(dev: Engine):
     for number, rank in enumerate(dev.ranks):
         files = {item["file"]: item["content"] for item in rank.inputs["uploads"]}
-        assert {"/opt/spark/rank.py", "/opt/spark/resolve_gid.py", "/opt/spark/checkpoint_files.py"} <= set(files)
-        for path, text in files.items():
-            if path != "/opt/spark/start.json":
-                assert text == (PROJECT_DIR / "scripts/node" / path.split("/")[-1]).read_text()
+        assert files["/opt/spark/rank.py"] == payload("rank.start")
         assert json.loads(files["/opt/spark/start.json"])["rank"] == number
 
 

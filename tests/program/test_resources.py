@@ -6,27 +6,27 @@ import shlex
 
 import pytest
 
-from components.node_script import payload
 from components.outputs import api_host
 from components.rank.build import probe_host
+from loader import payload
 from tests.program.conftest import API_KEY, DIGEST, REPORT, Engine, Runner
 from tests.program.pair import healthy
 from tests.unit.stacks import cluster
 
 BOTH = pytest.mark.parametrize("stack", ["dev", "example"])
 SCRIPTS = {
-    "head-folder": "our_folder",
-    "head-gid": "resolve_gid",
-    "head-image-pull": "pull_image",
-    "head-checkpoint-job": "checkpoint_step",
-    "head-checkpoint": "checkpoint_step",
-    "head-page-cache": "purge_page_cache",
-    "worker-folder": "our_folder",
-    "worker-gid": "resolve_gid",
-    "worker-image-pull": "pull_image",
-    "worker-checkpoint-job": "checkpoint_step",
-    "worker-checkpoint": "checkpoint_step",
-    "worker-page-cache": "purge_page_cache",
+    "head-folder": "host.our_folder",
+    "head-gid": "gid.lookup",
+    "head-image-pull": "host.pull_image",
+    "head-checkpoint-job": "download.step",
+    "head-checkpoint": "download.step",
+    "head-page-cache": "host.purge_page_cache",
+    "worker-folder": "host.our_folder",
+    "worker-gid": "gid.lookup",
+    "worker-image-pull": "host.pull_image",
+    "worker-checkpoint-job": "download.step",
+    "worker-checkpoint": "download.step",
+    "worker-page-cache": "host.purge_page_cache",
 }
 REMOTE = "command:remote:Command"
 

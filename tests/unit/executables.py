@@ -14,7 +14,10 @@ from types import CodeType
 from typing import Any
 from unittest import mock
 
-from components.node_script import SCRIPTS
+import loader
+from loader import file_of
+
+SCRIPTS = Path(loader.__file__).parent
 
 KEEP = """#!/bin/sh
 printf '%s\\0' "$@" >>'{log}'
@@ -55,15 +58,16 @@ def compiled(script: str) -> CodeType:
 def run_shipped(
     name: str, inputs: dict[str, Any] | None = None, *arguments: str, apart: bool = False, **env: str
 ) -> "subprocess.CompletedProcess[str]":
-    """A file of scripts/node, run whole with this environment and no other.
+    """A script of scripts/node, named as a module, run whole with this environment and no other.
 
     `apart` runs it as a process of its own with nothing but the standard library, which takes ten times as long.
     """
-    script = str(SCRIPTS / f"{name}.py")
+    script = str(SCRIPTS / file_of(name))
     words = [*([json.dumps(inputs)] if inputs is not None else []), *arguments]
     env = {"PATH": "/usr/bin:/bin", **env}
     if apart:
-        argv = [sys.executable, "-S", script, *words]
+        argv = [sys.executable, "-S", "-m", name, *words]
+        env["PYTHONPATH"] = str(SCRIPTS)
         return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60)
     out, err, code = io.StringIO(), io.StringIO(), 0
     with (

@@ -9,7 +9,7 @@ from components.facts import BEGIN, END, parse
 from components.gathering import FactsError, gather, inputs_of
 from components.generation import LiveRank
 from components.ssh import Resolved, SshError, Target
-from hca_members import Refusal
+from gid.members import Refusal
 from tests.program.pair import document, healthy, rank_container, typed
 from tests.unit.stacks import cluster, node
 

@@ -17,9 +17,9 @@ from components import base
 from components.node_script import run_script
 from components.ssh import Resolved, SshError, Target
 from scripts.commands import prune as verb
-from tests.unit import hub_cache as cache
 from tests.unit.executables import Recorder, run_shipped
-from tests.unit.hub_cache import NEW, OLD, OTHER
+from tests.unit.node import hub_cache as cache
+from tests.unit.node.hub_cache import NEW, OLD, OTHER
 from tests.unit.operators import Engine, Shown, Spark
 from tests.unit.servers import Answer, Request, body, serving
 from tests.unit.stacks import NODES, raw

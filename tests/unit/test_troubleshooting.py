@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from components.troubleshooting import Row, explain, rows
-from hca_members import Refusal
-from resolve_gid import resolve
+from gid.lookup import resolve
+from gid.members import Refusal
 from tests.program.pair import document, gid
 from tests.unit.test_rank_log import START
 

@@ -1,0 +1,202 @@
+"""The hub as the download sees it: the files of a revision, one at a time, and what may be tried again.
+
+Runs inside the runtime image, whose huggingface_hub does the work. Its whole download of a file drops what has arrived
+with every error, and what it leaves behind when it is killed (`blobs/<etag>.<random>.incomplete`) it never reads again:
+3.3 GiB of a slow line's hour. So a large file is received in a place of ours, by the library's http_get, which can go
+on where the last attempt broke off: in this job, or in the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator, Set
+from pathlib import Path
+from typing import Any
+
+from hub.manifest import PART, PARTIAL, Entry
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+OTHER_SIZE = "Consistency check"
+"""How huggingface_hub's words begin when a file has another size than listed."""
+NO_SUCH_RANGE = 416
+
+
+class HubError(Exception):
+    """The hub does not give what the stack file asks for: what it said, and the way out."""
+
+
+def partial_files(model: Path) -> Iterator[tuple[str, Path]]:
+    """Blob name and path of everything that was begun and not finished."""
+    with os.scandir(model / "blobs") as entries:
+        for entry in entries:
+            if entry.name.endswith(PARTIAL):
+                yield entry.name.partition(".")[0], Path(entry.path)
+
+
+def partial_bytes(model: Path, blobs: Set[str]) -> int:
+    """Bytes on disk of downloads under way of these blobs."""
+    total = 0
+    for blob, path in partial_files(model):
+        with contextlib.suppress(FileNotFoundError):  # renamed when complete
+            total += path.stat().st_blocks * 512 if blob in blobs else 0
+    return total
+
+
+def remove_partial(hub: Path, model: Path) -> None:
+    """Remove what nobody goes on with; a download that still runs holds the blob's lock."""
+    for blob, path in list(partial_files(model)):
+        if path.name.endswith(PART):
+            continue
+        lock = hub / ".locks" / model.name / f"{blob}.lock"
+        with contextlib.ExitStack() as held:
+            if lock.is_file():
+                file = held.enter_context(lock.open("a"))
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    continue
+            path.unlink()
+
+
+class Hub:
+    """One revision of one repository. The token, if any, goes into requests and nowhere else.
+
+    `on_trouble` gets the hub's words while it is waited for, None when it answers again.
+    """
+
+    def __init__(
+        self, repo: str, revision: str, token: str | None, patience_s: float, on_trouble: Callable[[str | None], None]
+    ) -> None:
+        self.repo, self.revision, self.patience_s = repo, revision, patience_s
+        self._on_trouble = on_trouble
+        self._token: str | bool = token or False  # False: not the one that a user's own login left
+        self.endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+
+    def listing(self) -> list[tuple[str, str, int]]:
+        """Path, blob and size of every file. Raises HubError."""
+        from huggingface_hub import HfApi
+
+        def ask() -> list[tuple[str, str, int]]:
+            rows = HfApi(token=self._token).list_repo_tree(self.repo, revision=self.revision, recursive=True)
+            files = [row for row in rows if hasattr(row, "blob_id")]
+            return [
+                (row.path, row.lfs.sha256 if row.lfs else row.blob_id, row.lfs.size if row.lfs else row.size)
+                for row in files
+            ]
+
+        found: list[tuple[str, str, int]] = self._patiently("the list of files", ask)
+        return found
+
+    def download(self, entry: Entry, blob: Path) -> None:
+        """One file to its place in the cache, with or without the snapshot's link to it.
+
+        Raises HubError, or OSError when the disk is full.
+        """
+        from huggingface_hub import hf_hub_download
+
+        def ask() -> None:
+            if entry.large:
+                self._receive(entry, blob)
+            else:
+                hf_hub_download(self.repo, entry.path, revision=self.revision, token=self._token)
+
+        part = part_of(blob)
+        self._patiently(entry.path, ask, lambda: part.stat().st_size if part.exists() else 0)
+
+    def _receive(self, entry: Entry, blob: Path) -> None:
+        """A large file, from where an earlier attempt broke off. Its hash is for the caller to check."""
+        from huggingface_hub import hf_hub_url
+        from huggingface_hub.file_download import http_get
+        from huggingface_hub.utils import build_hf_headers
+
+        part = part_of(blob)
+        url = hf_hub_url(self.repo, entry.path, revision=self.revision)
+        headers = build_hf_headers(token=self._token)
+        try:
+            with part.open("ab") as file:
+                http_get(url, file, resume_size=file.tell(), headers=headers, expected_size=entry.size)
+        except Exception as error:
+            # no beginning of this file, or in the way of whatever else needs the disk
+            if OTHER_SIZE in str(error) or status_of(error) == NO_SUCH_RANGE or disk_is_full(error):
+                part.unlink(missing_ok=True)
+            raise
+        os.replace(part, blob)
+
+    def _patiently(self, what: str, ask: Any, arrived: Callable[[], int] = lambda: 0) -> Any:
+        """The answer, asked for again while the hub is merely out of reach, for `patience_s` of waiting in all.
+
+        Whatever arrives, as a line that breaks off all the time lets it, begins the wait anew.
+        """
+        waited, pause, wrong_sizes, most = 0.0, FIRST_PAUSE_S, 0, arrived()
+        while True:
+            try:
+                answer = ask()
+                if waited:
+                    self._on_trouble(None)
+                return answer
+            except Exception as error:
+                words = (str(error).splitlines() or ["no words"])[0]
+                if final := self._final(error, what, words):
+                    raise HubError(final) from None
+                if disk_is_full(error):
+                    raise
+                wrong_sizes += OTHER_SIZE in words
+                if wrong_sizes > 1:
+                    raise HubError(
+                        f"{self.endpoint} sends {what} in another size than it lists ({words}): it was tried twice; "
+                        "is a proxy between, or is the repository being changed?"
+                    ) from None
+                if (here := arrived()) > most:
+                    waited, pause, most = 0.0, FIRST_PAUSE_S, here
+                if waited >= self.patience_s:
+                    raise HubError(
+                        f"{what} of {self.repo} could not be downloaded from {self.endpoint} within "
+                        f"{self.patience_s:.0f} s of waiting: {type(error).__name__}: {words}: "
+                        "is this node on the internet? The next pulumi up goes on with what is here"
+                    ) from None
+                self._on_trouble(f"{type(error).__name__}: {words}")
+            time.sleep(pause)
+            waited, pause = waited + pause, min(2 * pause, LONGEST_PAUSE_S)
+
+    def _final(self, error: Exception, what: str, words: str) -> str | None:
+        """What to tell a person when asking again cannot help; None when it can."""
+        from huggingface_hub import errors
+
+        status = status_of(error)
+        if isinstance(error, errors.GatedRepoError) or status in (401, 403):
+            return (
+                f"{self.endpoint} does not give out {self.repo} (status {status}): accept its licence at "
+                f"{self.endpoint}/{self.repo} and set the token of that account "
+                "(pulumi config set --secret hf_token ...)"
+            )
+        if isinstance(error, errors.LocalEntryNotFoundError):
+            return None  # how huggingface_hub says that the hub is out of reach
+        if isinstance(error, (errors.RevisionNotFoundError, errors.RepositoryNotFoundError)):
+            return (
+                f"{self.endpoint} has no revision {self.revision} of {self.repo} ({words}): "
+                "compare checkpoint.repo and checkpoint.revision with the repository's page"
+            )
+        if isinstance(error, errors.EntryNotFoundError) or status == 404:
+            return (
+                f"{self.endpoint} lists {what} of {self.repo} and does not have it ({words}): was the revision removed?"
+            )
+        return None
+
+
+def part_of(blob: Path) -> Path:
+    """Where a large file arrives."""
+    return blob.with_name(f"{blob.name}{PART}")
+
+
+def status_of(error: Exception) -> int | None:
+    """The HTTP status behind one of huggingface_hub's errors, if there is one."""
+    found: int | None = getattr(getattr(error, "response", None), "status_code", None)
+    return found
+
+
+def disk_is_full(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno == errno.ENOSPC

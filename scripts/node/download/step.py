@@ -1,0 +1,250 @@
+"""Begin the job on this node's checkpoint, or follow it: the part that lives as long as an SSH session.
+
+The job itself (download.job) runs in a container of its own, so a cut session or Ctrl-C only ends this, and the
+next run finds the job and goes on watching. After a reboot there is no container; a new job goes on with what is here.
+
+Inputs (JSON argument): action begin (or join what runs, and return) | follow (until this node is whole), role fetch |
+mirror, repo, revision, shards, encoding_file, endpoint, patience_s, image, python, hf_cache, stack, address (this
+node's on the fabric), peers (fetch: who copies from here), source_address (mirror: the head's). Secrets in the
+environment of begin: HF_TOKEN (fetch; may be empty), SPARK_SOURCE (mirror: what begin printed on the head).
+Output: begin prints {"job"}, and on a head with peers "port" and "token" with it; follow {"snapshot", "revision"}.
+Progress on stderr.
+Exit codes: 0 done; 1 failed, the cause on stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from download import job, job_status
+from host import chown_trees
+from host.our_folder import docker, folder_of
+from hub.files import gaps, snapshot_of
+from hub.manifest import unverified
+from loader import payload, text_of
+
+CACHE = "/cache/huggingface"
+PROGRESS_S = 5.0
+SILENT_S = 30.0
+START_S = 120
+END_S = 60
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def hub_of(inputs: dict[str, Any]) -> Path:
+    return (Path(inputs["hf_cache"]).expanduser() / "hub").resolve()
+
+
+def wanted_of(inputs: dict[str, Any]) -> dict[str, Any]:
+    """What a job is about: one that runs with the same is joined, with another is ended."""
+    kept = ("role", "repo", "revision", "shards", "encoding_file", "endpoint", "patience_s", "address", "peers")
+    return {**{name: inputs.get(name) for name in kept}, "image": inputs["image"], "hub": str(hub_of(inputs))}
+
+
+class Container:
+    """The job's container on this node, and its folder."""
+
+    def __init__(self, inputs: dict[str, Any]) -> None:
+        self.inputs = inputs
+        self.name = f"spark-{inputs['stack']}-checkpoint"
+        self.folder = folder_of(inputs["stack"]) / "job"
+
+    def runs(self) -> bool:
+        labels = ("--filter", f"label=spark.stack={self.inputs['stack']}", "--filter", "label=spark.job=checkpoint")
+        return bool(docker("ps", "--quiet", *labels).stdout.split())
+
+    def about(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self.folder / "inputs.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def status(self) -> dict[str, Any] | None:
+        return job_status.read(self.folder / "status.json")
+
+    def begin_or_join(self) -> None:
+        wanted = wanted_of(self.inputs)
+        about = self.about()
+        if self.runs():
+            state = (self.status() or {}).get("state")
+            # one that is done offers what it has to the peers, which a file lost since is no part of
+            over = state == "failed" or (state == "done" and fault(self.inputs) is not None)
+            if {key: about.get(key) for key in wanted} == wanted and not over and not self.another_source(about):
+                say("checkpoint: a job is at it already: watching it")
+                return
+            if not over:
+                say("checkpoint: ending the job that was begun with other settings")
+        self.end()
+        self.begin(wanted)
+
+    def end(self) -> None:
+        """No container has the job's name any more, be it running, never started, or on its way out."""
+        end = time.monotonic() + END_S
+        while docker("ps", "--all", "--quiet", "--filter", f"name=^/{self.name}$").stdout.split():
+            if time.monotonic() > end:
+                raise SystemExit(f"container {self.name} cannot be removed: look at it with docker inspect {self.name}")
+            subprocess.run(["docker", "rm", "--force", self.name], capture_output=True, timeout=END_S)
+            time.sleep(0.2)
+
+    def another_source(self, about: dict[str, Any]) -> bool:
+        """Whether a mirror under way copies from a head that offers no more."""
+        return self.inputs["role"] == "mirror" and about.get("source_job") != source_from_environment().get("job")
+
+    def begin(self, wanted: dict[str, Any]) -> None:
+        inputs, hub = self.inputs, hub_of(self.inputs)
+        # dockerd would make it itself, as root
+        hub.mkdir(parents=True, exist_ok=True)
+        take_over(hub, inputs)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        self.folder.chmod(0o700)
+        (self.folder / "job.py").write_text(payload(job.__name__))
+        source = source_from_environment()
+        document = {**wanted, "id": secrets.token_hex(6), "source_job": source.get("job")}
+        (self.folder / "inputs.json").write_text(json.dumps(document))
+        secret = {
+            "hf_token": os.environ.get("HF_TOKEN") or None,
+            "source": {"address": inputs.get("source_address"), **source},
+        }
+        with open(os.open(self.folder / "secret.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(secret, file)
+        argv = ["run", "--detach", "--rm", "--name", self.name, "--network", "host"]
+        for label in (f"spark.stack={inputs['stack']}", "spark.job=checkpoint"):
+            argv += ["--label", label]
+        # as the user whose cache it is, so that nothing of it belongs to root
+        argv += ["--user", f"{os.getuid()}:{os.getgid()}"]
+        argv += ["--volume", f"{hub}:{CACHE}/hub", "--volume", f"{self.folder}:/job"]
+        for variable in (
+            "HOME=/tmp",
+            "HF_HOME=/tmp/huggingface",
+            f"HF_HUB_CACHE={CACHE}/hub",
+            f"HF_ENDPOINT={inputs['endpoint']}",
+            "HF_HUB_OFFLINE=0",
+            "HF_HUB_DISABLE_XET=1",
+            "HF_HUB_DISABLE_PROGRESS_BARS=1",
+            "HF_HUB_DISABLE_TELEMETRY=1",
+            "HF_HUB_DOWNLOAD_TIMEOUT=120",
+            "HF_HUB_ETAG_TIMEOUT=30",
+        ):
+            argv += ["--env", variable]
+        try:
+            docker(*argv, "--entrypoint", inputs["python"], inputs["image"], "/job/job.py")
+        finally:
+            if not self.runs():
+                (self.folder / "secret.json").unlink(missing_ok=True)
+
+
+def source_from_environment() -> dict[str, Any]:
+    """What the head's start step printed: job, port, token; empty without one."""
+    found: dict[str, Any] = json.loads(os.environ.get("SPARK_SOURCE") or "{}")
+    return found
+
+
+def take_over(hub: Path, inputs: dict[str, Any]) -> None:
+    """Give files of this model that belong to root, as other tools' containers leave them, to the cache's user."""
+    snapshot = snapshot_of(hub, inputs["repo"], inputs["revision"])
+    model = snapshot.parent.parent
+    folders = [folder for folder in (model, hub / ".locks" / model.name) if folder.is_dir()]
+    foreign = [
+        path
+        for folder in folders
+        for path in (folder, *(Path(parent, name) for parent, dirs, files in os.walk(folder) for name in dirs + files))
+        if path.lstat().st_uid != os.getuid()
+    ]
+    if not foreign:
+        return
+    say(f"checkpoint: {len(foreign)} files of {model.name} belong to another user: they are given to this one")
+    mounts = [word for folder in folders for word in ("--volume", f"{folder}:{folder}")]
+    run = ["run", "--rm", "--user", "0:0", "--network", "none", *mounts, "--entrypoint", inputs["python"]]
+    owner = (str(os.getuid()), str(os.getgid()))
+    docker(*run, inputs["image"], "-c", text_of(chown_trees.__name__), *owner, *map(str, folders))
+
+
+def begin(inputs: dict[str, Any]) -> dict[str, Any]:
+    """The job, and its door for the other nodes when it has one."""
+    container = Container(inputs)
+    container.begin_or_join()
+    if not inputs["peers"]:
+        return {"job": container.about()["id"]}
+    end = time.monotonic() + START_S
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError, ValueError):  # not written yet
+            found = json.loads((container.folder / "source.json").read_text())
+            return {"job": found["id"], "port": found["port"], "token": found["token"]}
+        status = container.status()
+        if status and status["state"] == "failed":
+            raise SystemExit(f"the checkpoint job ended: {status['error']}")
+        if not container.runs():
+            raise SystemExit("the checkpoint job ended before it said a word: run pulumi up again")
+        time.sleep(0.3)
+    raise SystemExit(f"the checkpoint job did not open its door within {START_S} s: is the node overloaded?")
+
+
+def fault(inputs: dict[str, Any]) -> str | None:
+    """What keeps this node from being whole and proven; None when nothing does."""
+    snapshot = snapshot_of(hub_of(inputs), inputs["repo"], inputs["revision"])
+    found = gaps(snapshot, inputs["shards"], inputs["encoding_file"]) or unverified(snapshot)
+    return f"{found[0]}{f' and {len(found) - 1} more' if found[1:] else ''}" if found else None
+
+
+def follow(inputs: dict[str, Any]) -> dict[str, Any]:
+    """Show the job's progress until this node is whole."""
+    container = Container(inputs)
+    shown, shown_at, notes = "", 0.0, 0
+    while True:
+        alive = container.runs()
+        status = container.status()  # after `alive`: a job that ended in between has said so
+        for note in (status or {}).get("notes", [])[notes:]:
+            say(f"checkpoint: {note}")
+            notes += 1
+        if status and status["state"] == "failed":
+            # another stack's job, or a hand, may have mended since what this one's last job failed at
+            if fault(inputs):
+                raise SystemExit(status["error"])
+            status = None
+            break
+        if status and status["state"] == "done":
+            break
+        if not alive:
+            if not fault(inputs):
+                break
+            raise SystemExit(
+                "the checkpoint job is gone and left no result (was it removed, or the node restarted?): run pulumi up "
+                "again, it goes on with what is here"
+            )
+        now = time.monotonic()
+        text = job_status.line(status) if status else "checkpoint: starting"
+        if now - shown_at >= (PROGRESS_S if text != shown else SILENT_S):
+            say(text)
+            shown, shown_at = text, now
+        time.sleep(0.5)
+    if status:
+        say(job_status.line({**status, "rate": 0}))
+    if found := fault(inputs):
+        raise SystemExit(f"{inputs['repo']} is not whole on this node: {found}: run pulumi up again")
+    return {
+        "snapshot": str(snapshot_of(hub_of(inputs), inputs["repo"], inputs["revision"])),
+        "revision": inputs["revision"],
+    }
+
+
+def main() -> None:
+    inputs = json.loads(sys.argv[1])
+    print(json.dumps(begin(inputs) if inputs["action"] == "begin" else follow(inputs)))
+
+
+if __name__ == "__main__":
+    main()

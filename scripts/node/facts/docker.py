@@ -1,0 +1,187 @@
+"""What a node's dockerd says, read over its socket: whether it may be used, which containers matter, the image.
+
+Reads only. Environment variables and commands of containers are judged here and not passed on, since they can hold
+keys. Runs on a node: standard library only, Python 3.10.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from host import dockerd
+
+ZERO_TIME = "0001-01-01T00:00:00Z"
+OVERRIDES = ("NCCL_", "VLLM_HOST_IP")
+"""Variables of an image that steer the fabric of a rank that does not set them; *_SOCKET_IFNAME too."""
+
+
+class Unusable(Exception):
+    """dockerd cannot be used; `status` says which of the three ways out applies: missing, denied or down."""
+
+    def __init__(self, status: str, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
+def on_path(program: str) -> bool:
+    """Whether a program is installed, also when the session's PATH leaves out the sbin folders."""
+    folders = [*os.environ.get("PATH", "").split(":"), "/usr/bin", "/usr/sbin", "/usr/local/bin", "/snap/bin"]
+    return any(os.access(f"{folder}/{program}", os.X_OK) for folder in folders if folder)
+
+
+def get(path: str, limit_s: float = 10.0) -> tuple[int, bytes, bytes]:
+    """Status, header lines and body of one GET. Raises Unusable."""
+    where = dockerd.where()
+    try:
+        answer = dockerd.ask("GET", path, timeout_s=limit_s)
+        with answer.body as body:
+            return answer.status, answer.header, body.read()
+    except PermissionError:
+        raise Unusable("denied", f"{where} is closed to this user") from None
+    except FileNotFoundError:
+        installed = on_path("dockerd") or on_path("docker")
+        raise Unusable("down" if installed else "missing", f"there is no {where}") from None
+    except OSError as error:
+        # the socket's own words name the call, not the daemon
+        words = str(error)
+        raise Unusable("down", words if words.startswith(where) else f"{where}: {words}") from None
+
+
+def get_json(path: str) -> Any:
+    """The parsed answer of a GET; None when dockerd has no such thing. Raises Unusable, or OSError with its words."""
+    status, _, body = get(path)
+    if status == 404:
+        return None
+    if status != 200:
+        raise OSError(f"dockerd answered {path} with {status}: {body.decode('utf-8', 'replace').strip()[:200]}")
+    return json.loads(body)
+
+
+def read_status(groups: list[str]) -> dict[str, Any]:
+    """How dockerd can be used, and what kind it is. `groups` are those of this session."""
+    facts: dict[str, Any] = {
+        "status": "ok",
+        "detail": None,
+        "version": None,
+        "api_version": None,
+        "root_dir": None,
+        "storage_driver": None,
+        "runtimes": None,
+    }
+    try:
+        _, header, _ = get("/_ping")
+        info = get_json("/info")
+    except Unusable as error:
+        detail = str(error)
+        if error.status == "denied":
+            listed = "docker" in groups
+            detail += ": the session is in group docker, so look at the socket" if listed else _not_in_group()
+        return {**facts, "status": error.status, "detail": detail}
+    for line in header.split(b"\r\n"):
+        name, _, value = line.partition(b":")
+        if name.lower() == b"api-version":
+            facts["api_version"] = value.strip().decode()
+    if isinstance(info, dict):
+        facts["version"] = info.get("ServerVersion")
+        facts["root_dir"] = info.get("DockerRootDir")
+        facts["storage_driver"] = info.get("Driver")
+        facts["runtimes"] = sorted(info.get("Runtimes") or {})
+    return facts
+
+
+def _not_in_group() -> str:
+    """What to say of a user who may not use the socket: the group's list tells an old session from a missing member."""
+    import grp
+    import pwd
+
+    user = pwd.getpwuid(os.getuid()).pw_name
+    try:
+        members = grp.getgrnam("docker").gr_mem
+    except KeyError:
+        return ": there is no group docker"
+    if user in members:
+        return f": {user} was added to group docker after this SSH connection began"
+    return f": {user} is not in group docker"
+
+
+def list_containers() -> list[dict[str, Any]]:
+    """dockerd's own list of all its containers. Raises Unusable or OSError."""
+    listed = get_json("/containers/json?all=1")
+    assert isinstance(listed, list)
+    return listed
+
+
+def names_of(listed: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Names by container id."""
+    return {entry["Id"]: (entry.get("Names") or ["/?"])[0].lstrip("/") for entry in listed}
+
+
+def published_ports(listed: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+    """Which container dockerd holds a host port for; containers with the host's network publish none."""
+    names = names_of(listed)
+    return {p["PublicPort"]: names[e["Id"]] for e in listed for p in e.get("Ports") or [] if p.get("PublicPort")}
+
+
+def describe(listed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The containers that matter to a stack, by name.
+
+    Ours in any state (label spark.stack, or a name that begins with spark-), and each running one that has the GPU or
+    runs vLLM. Of labels only spark.* are passed on.
+    """
+    found: list[dict[str, Any]] = []
+    for identity, name in names_of(listed).items():
+        entry = next(entry for entry in listed if entry["Id"] == identity)
+        ours = "spark.stack" in (entry.get("Labels") or {}) or name.startswith("spark-")
+        if not ours and entry.get("State") not in ("running", "paused", "restarting"):
+            continue
+        detail = get_json(f"/containers/{identity}/json")
+        if not isinstance(detail, dict):
+            continue  # removed since it was listed
+        fact = _container(identity, name, detail)
+        if ours or fact["gpu"] or fact["vllm"]:
+            found.append(fact)
+    return sorted(found, key=lambda fact: str(fact["name"]))
+
+
+def _container(identity: str, name: str, detail: dict[str, Any]) -> dict[str, Any]:
+    config, state, host = detail.get("Config") or {}, detail.get("State") or {}, detail.get("HostConfig") or {}
+    labels = config.get("Labels")
+    started, finished = state.get("StartedAt"), state.get("FinishedAt")
+    return {
+        "id": identity,
+        "name": name,
+        "labels": {k: v for k, v in labels.items() if k.startswith("spark.")} if isinstance(labels, dict) else {},
+        "state": state.get("Status"),
+        "running": state.get("Running") is True,
+        "exit_code": state.get("ExitCode"),
+        "oom_killed": state.get("OOMKilled") is True,
+        "error": state.get("Error") or None,
+        "started_at": None if started == ZERO_TIME else started,
+        "finished_at": None if finished == ZERO_TIME else finished,
+        "image": config.get("Image"),
+        "gpu": has_gpu(config, host),
+        "vllm": "vllm" in json.dumps([config.get(key) for key in ("Image", "Entrypoint", "Cmd")]).lower(),
+    }
+
+
+def has_gpu(config: dict[str, Any], host: dict[str, Any]) -> bool:
+    """Whether a container was given the GPU: by device request (--gpus, CDI), by NVIDIA's runtime, or as a device."""
+    asked = json.dumps([host.get("DeviceRequests"), host.get("Devices")]).lower()
+    if "gpu" in asked or "nvidia" in asked:
+        return True
+    variables = config.get("Env")
+    wanted = [v for v in variables if v.startswith("NVIDIA_VISIBLE_DEVICES=")] if isinstance(variables, list) else []
+    return host.get("Runtime") == "nvidia" and any(v.split("=")[1] not in ("", "void", "none") for v in wanted)
+
+
+def read_image(reference: str) -> dict[str, Any]:
+    """Whether an image is here, for which machine, and which variables it bakes in that would steer the fabric."""
+    found = get_json(f"/images/{reference}/json")
+    if not isinstance(found, dict):
+        return {"present": False, "architecture": None, "env": []}
+    names = [text.partition("=")[0] for text in (found.get("Config") or {}).get("Env") or []]
+    steering = [name for name in names if name.startswith(OVERRIDES) or name.endswith("_SOCKET_IFNAME")]
+    return {"present": True, "architecture": found.get("Architecture"), "env": sorted(steering)}

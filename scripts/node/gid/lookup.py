@@ -1,0 +1,227 @@
+"""Finds the HCAs and the GID index a rank's NCCL must use on this node.
+
+Used three ways: as a command over SSH (`python3 - '<inputs>'`), imported by rank.start at every container start, and
+imported on the control host, where `resolve` decides over a facts document. It changes nothing, never falls back to a
+usual value, and refuses with the table of every HCA concerned. Standard library only, Python 3.10.
+
+Inputs: one JSON object; other keys are ignored.
+    fabric_ip  this node's address on the fabric
+    hca        NCCL_IB_HCA selector; null: the HCA of fabric_ip and its twin
+    gid_index  "resolve" or "pin" (an index that every member can use), "unset" (members are proven usable, NCCL chooses
+               for each) or a number (must be usable on every member)
+stdout: one JSON line, a Resolution. stderr: notes, or the refusal.
+Exit codes: 0 found; 2 no interface holds fabric_ip; 3 no HCA; 4 an HCA without a usable row; 5 no index that every HCA
+can use; 64 bad inputs; 70 the table could not be read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import sys
+from collections.abc import Sequence
+from typing import TypedDict
+
+from gid.members import NO_HCA as NO_HCA
+from gid.members import Refusal as Refusal
+from gid.members import derived, selected
+from gid.table import (
+    ROCE_V2,
+    Port,
+    Row,
+    Table,
+    addresses_on,
+    addresses_text,
+    format_table,
+    interface_with,
+    ipv4_of,
+    label,
+    objection,
+    table_digest,
+    usable_rows,
+)
+
+NO_FABRIC_ADDRESS, NO_USABLE_ROW, NO_COMMON_INDEX, BAD_INPUT, UNREADABLE = 2, 4, 5, 64, 70
+
+
+class Member(TypedDict):
+    """An HCA port that NCCL will open; `addresses[i]` is the IPv4 address behind index `usable[i]`."""
+
+    hca: str
+    port: int
+    ifname: str | None
+    usable: list[int]
+    addresses: list[str]
+
+
+class Resolution(TypedDict):
+    """What a rank takes over (`gid_index` None: NCCL_IB_GID_INDEX is left out), and the evidence.
+
+    `table_digest` covers the members' rows: while it stays the same, so does the choice. `notes` are sentences.
+    """
+
+    ifname: str
+    hca: str
+    members: list[Member]
+    gid_index: int | None
+    table_digest: str
+    notes: list[str]
+
+
+def parse_gid_index(value: object) -> str | int:
+    """A gid_index setting. Refuses 08, 0x3, -1 and the like: NCCL reads 010 as 8, and a selector's :010 as 10."""
+    if value in ("resolve", "pin", "unset"):
+        return str(value)
+    text = str(value) if isinstance(value, (int, str)) and not isinstance(value, bool) else ""
+    if not re.fullmatch(r"0|[1-9][0-9]{0,3}", text):
+        message = f"gid_index is {value!r}: use resolve, pin, unset, or an index as a plain decimal such as 3"
+        raise Refusal(BAD_INPUT, message)
+    return int(text)
+
+
+def parse_ipv4(value: object) -> str:
+    """A dotted IPv4 address; Refusal for anything else, such as an SSH target that slipped in."""
+    try:
+        return socket.inet_ntop(socket.AF_INET, socket.inet_pton(socket.AF_INET, value))  # type: ignore[arg-type]
+    except (OSError, TypeError, ValueError):
+        raise Refusal(BAD_INPUT, f"fabric_ip is {value!r}: give this node's IPv4 address on the fabric") from None
+
+
+def exact_selector(members: Sequence[Port], table: Table) -> str:
+    """NCCL_IB_HCA for just these: `=a,b`, with the port only where an HCA has several."""
+    several = {port["name"] for port in table["hcas"] if port["port"] != 1}
+    return "=" + ",".join(f"{p['name']}:{p['port']}" if p["name"] in several else p["name"] for p in members)
+
+
+def resolve(table: Table, fabric_ip: str, selector: str | None = None, gid_index: object = "resolve") -> Resolution:
+    """Choose HCAs and index from a table alone; the order of its ports and rows does not matter.
+
+    Raises Refusal. The rule of use is gid.table.objection; among indexes that every member can use, one whose row is
+    the fabric address comes first, then the lowest.
+    """
+    fabric_ip, wanted = parse_ipv4(fabric_ip), parse_gid_index(gid_index)
+    if None in (table["hcas"], table["interfaces"]):  # a facts document whose probe failed
+        raise Refusal(UNREADABLE, "the HCAs and interfaces of this node could not be read: see the facts' problems")
+    interfaces = table["interfaces"]
+    table = {"hcas": sorted(table["hcas"], key=lambda port: (port["name"], port["port"])), "interfaces": interfaces}
+    ifname = interface_with(fabric_ip, interfaces)
+    if ifname is None:
+        held = "\n".join(f"  {name}: {addresses_text(name, interfaces)}" for name in sorted(interfaces) if name != "lo")
+        raise Refusal(
+            NO_FABRIC_ADDRESS,
+            f"fabric address {fabric_ip} is on no interface of this node; the interfaces are\n{held or '  (none)'}\n"
+            "Give the address back to its interface (netplan, or nmcli with a saved profile), or correct fabric_ip.",
+        )
+    notes: list[str] = []
+    if fabric_ip.startswith("169.254."):
+        notes.append(f"{fabric_ip} is link-local and changes at a boot: give the fabric fixed addresses")
+    if selector is None:
+        members = derived(table, fabric_ip, ifname, notes.append)
+    else:
+        members = selected(table, fabric_ip, ifname, selector, notes.append)
+    members.sort(key=lambda port: port["netdev"] != ifname)
+    usable = [usable_rows(port, interfaces) for port in members]
+    if not all(usable):
+        bare = [port for port, rows in zip(members, usable, strict=True) if not rows]
+        reasons = "\n".join(f"  {label(port)}: {_why_none(port, table)}" for port in bare)
+        raise Refusal(
+            NO_USABLE_ROW,
+            f"no GID row that NCCL can use (RoCE v2, an IPv4 address of the row's own netdev):\n{reasons}\n"
+            f"{format_table(members, interfaces)}\n"
+            "Give that netdev an IPv4 address in a subnet of its own, or leave the HCA out with `hca`.",
+        )
+    chosen = _choose(members, usable, fabric_ip, wanted, format_table(members, interfaces))
+    at_chosen = [ipv4_of(row["gid"]) or "" for rows in usable for row in rows if row["index"] == chosen]
+    if chosen is not None and fabric_ip not in at_chosen:
+        notes.append(f"index {chosen} is {', '.join(at_chosen)}, not {fabric_ip}: the peers may not reach that")
+    return {
+        "ifname": ifname,
+        "hca": selector or exact_selector(members, table),
+        "members": [
+            {
+                "hca": port["name"],
+                "port": port["port"],
+                "ifname": port["netdev"],
+                "usable": [row["index"] for row in rows],
+                "addresses": [ipv4_of(row["gid"]) or "" for row in rows],
+            }
+            for port, rows in zip(members, usable, strict=True)
+        ],
+        "gid_index": chosen,
+        "table_digest": table_digest(members),
+        "notes": notes,
+    }
+
+
+def _why_none(port: Port, table: Table) -> str:
+    """Why a port has no usable row, in the terms of the way out."""
+    interfaces, netdev = table["interfaces"], port["netdev"]
+    if not port["rows"]:
+        return "its GID table is empty"
+    held = sorted(address["ip"] for address in addresses_on(netdev, interfaces))
+    if not held:
+        return f"netdev {netdev} has no IPv4 address" if netdev else "no netdev belongs to it"
+    mapped = sorted((row for row in port["rows"] if ipv4_of(row["gid"])), key=lambda row: row["index"])
+    stale = [row for row in mapped if row["type"] == ROCE_V2]
+    if stale:
+        return f"row {stale[0]['index']}: {objection(stale[0], interfaces)}"
+    if mapped:
+        return f"its IPv4 rows are all {mapped[0]['type']}, none is {ROCE_V2}"
+    return f"no row holds {', '.join(held)} of netdev {netdev}"
+
+
+def _choose(
+    members: Sequence[Port], usable: Sequence[Sequence[Row]], fabric_ip: str, wanted: str | int, shown: str
+) -> int | None:
+    """The index for all members, None for `unset`. Refusal when there is none, or not the wanted one."""
+    sets = [{row["index"] for row in rows} for rows in usable]
+    common = set.intersection(*sets)
+    if wanted == "unset":
+        return None
+    each = "; ".join(f"{label(p)}: {', '.join(map(str, sorted(s)))}" for p, s in zip(members, sets, strict=True))
+    if isinstance(wanted, int):
+        if wanted not in common:
+            what = f"gid_index {wanted} is not usable on every HCA (usable: {each})"
+            raise Refusal(NO_COMMON_INDEX, f"{what}\n{shown}\nUse gid_index: resolve.")
+        return wanted
+    if not common:
+        raise Refusal(
+            NO_COMMON_INDEX,
+            f"no GID index is usable on every HCA (usable: {each})\n{shown}\n"
+            "Use gid_index: unset, so that NCCL chooses for each HCA, or name HCAs that agree with `hca`.",
+        )
+    fabric = {row["index"] for rows in usable for row in rows if ipv4_of(row["gid"]) == fabric_ip}
+    return min(common, key=lambda index: (index not in fabric, index))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command: see the module's header."""
+    from gid import sysfs  # what only reads this machine is not needed where facts are judged
+
+    try:
+        inputs = json.loads(arguments[0])
+        fabric_ip, selector, gid_index = inputs["fabric_ip"], inputs.get("hca"), inputs.get("gid_index", "resolve")
+        if not (selector is None or isinstance(selector, str)):
+            raise TypeError
+    except (IndexError, KeyError, TypeError, ValueError):
+        print('inputs: one JSON object, such as {"fabric_ip": "192.168.100.1", "hca": null}', file=sys.stderr)
+        return BAD_INPUT
+    try:
+        table = sysfs.read_table()
+    except OSError as error:
+        print(f"the interfaces of this node cannot be read: {error}", file=sys.stderr)
+        return UNREADABLE
+    try:
+        found = resolve(table, fabric_ip, selector, gid_index)
+    except Refusal as refusal:
+        print(refusal, file=sys.stderr)
+        return refusal.exit_code
+    for sentence in found["notes"]:
+        print(f"note: {sentence}", file=sys.stderr)
+    print(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,79 @@
+"""Run what only root may run: by `sudo -n` where that is allowed, else through a privileged container of the image.
+
+The container only enters the host's own mounts and runs the host's program there, so both ways do the same. Nothing is
+pulled for it. Raises NoRoot with what each way said, and RootError when the command itself failed or took too long.
+"""
+
+import os
+import subprocess
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from host import enter_mounts
+from loader import text_of
+
+
+class NoRoot(Exception):
+    """Neither way is allowed on this node; the words say what each one answered."""
+
+
+class RootError(Exception):
+    """A command of root failed, in its own words."""
+
+
+class Way(NamedTuple):
+    """How this node gives us root's rights."""
+
+    by: str
+    """root, sudo or container."""
+    prefix: tuple[str, ...]
+    """The words before the command's own."""
+
+
+def way(stack: str, image: str | None, python: str) -> Way:
+    """The first way that works now; `image` None leaves the container out. Raises NoRoot."""
+    if os.geteuid() == 0:
+        return Way("root", ())
+    ways = [Way("sudo", ("sudo", "-n", "--"))]
+    if image is not None:
+        ways.append(Way("container", container_argv(stack, image, python)))
+    said = []
+    for each in ways:
+        try:
+            run(each, ["true"], timeout_s=30)
+        except RootError as error:
+            said.append(f"{each.by}: {error}")
+        else:
+            return each
+    raise NoRoot(
+        f"root's rights are needed and no way to them is allowed ({'; '.join(said)}): "
+        "let the user of this node run sudo without a password, or be in group docker"
+    )
+
+
+def container_argv(stack: str, image: str, python: str) -> tuple[str, ...]:
+    argv = ["docker", "run", "--rm", "--pull", "never", "--privileged", "--pid", "host", "--network", "host"]
+    argv += ["--label", f"spark.stack={stack}", "--label", "spark.job=root"]
+    return (*argv, "--entrypoint", python, image, "-c", text_of(enter_mounts.__name__))
+
+
+def run(by: Way, argv: Sequence[str], *, timeout_s: float) -> str:
+    """Run one command as root with an empty stdin and return its stdout. Raises RootError."""
+    # sudo's child cannot be ended by us and a container outlives its client, so the limit is root's own
+    whole = [*by.prefix, "timeout", "-k", "5", f"{timeout_s:g}", *argv]
+    try:
+        done = subprocess.run(whole, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s + 60)
+    except FileNotFoundError:
+        raise RootError(f"{whole[0]} is not on the PATH of an SSH session on this node") from None
+    except (subprocess.TimeoutExpired, PermissionError):
+        raise RootError(
+            f"`{argv[0]}` did not even start within {timeout_s + 60:g} s: is the node overloaded?"
+        ) from None
+    told = argv[2] if argv[0] == "sh" else " ".join(argv)
+    if done.returncode in (124, 137):
+        raise RootError(f"`{told}` was ended after {timeout_s:g} s")
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("See 'docker")]
+        words = "; ".join(lines) or f"exit code {done.returncode}"
+        raise RootError(f"`{told}` failed: {words}" if argv != ["true"] else words)
+    return done.stdout

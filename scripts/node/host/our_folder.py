@@ -1,0 +1,122 @@
+"""Make or remove the stack's own folder on a node.
+
+Inputs (JSON argument): action make | remove, stack, hf_cache; new (make): true when the state knows no folder yet.
+Output: make prints {"folder": absolute path, "hub": absolute path of the hub cache}; remove prints nothing.
+Exit codes: 0 done; 1 refused or failed, the reason on stderr.
+
+A new folder is refused where containers of the stack live: another state manages them, or theirs was lost. `remove`
+also removes containers that carry the stack's label and were left over, and proves that nothing of ours is left.
+Images and the hub cache are never touched.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from host import remove_trees
+from loader import text_of
+
+MARK = ".spark-stack"
+
+
+def folder_of(stack: str) -> Path:
+    return Path.home() / ".local" / "share" / "spark-stack" / stack
+
+
+def is_ours(folder: Path, stack: str) -> bool:
+    mark = folder / MARK
+    return mark.is_file() and mark.read_text().strip() == stack
+
+
+def make(stack: str, hf_cache: str, *, new: bool) -> dict[str, str]:
+    folder = folder_of(stack)
+    if new and is_ours(folder, stack) and (containers := left_over(stack)):
+        raise SystemExit(
+            f"{len(containers)} container(s) of stack {stack} are here, but this state does not know them: another "
+            f"state manages this pair, or its state was lost. Use that state, or end them: "
+            f"docker rm -f {' '.join(identity[:12] for identity in containers)}"
+        )
+    if folder.exists() and any(folder.iterdir()) and not is_ours(folder, stack):
+        raise SystemExit(f"{folder} holds files and has no mark of stack {stack}: move it away, it is not ours to use")
+    for name, mode in (("cache", 0o755), ("tmp", 0o1777), ("secrets", 0o700)):
+        path = folder / name
+        path.mkdir(parents=True, exist_ok=True)
+        if path.stat().st_uid == os.getuid():  # a rank may have taken its folder over, as root
+            path.chmod(mode)
+    (folder / MARK).write_text(stack + "\n")
+    hub = Path(hf_cache).expanduser() / "hub"
+    try:
+        hub.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SystemExit(
+            f"the hub cache {hub} cannot be made: {error}: is its disk mounted, and whose is its parent?"
+        ) from None
+    return {"folder": str(folder), "hub": str(hub.resolve())}
+
+
+def left_over(stack: str) -> list[str]:
+    """Ids of all containers with the stack's label, running or not."""
+    listed = docker("ps", "--all", "--quiet", "--no-trunc", "--filter", f"label=spark.stack={stack}")
+    return listed.stdout.split()
+
+
+def docker(*words: str) -> subprocess.CompletedProcess[str]:
+    try:
+        done = subprocess.run(["docker", *words], capture_output=True, text=True, timeout=120)
+    except FileNotFoundError:
+        raise SystemExit("docker is not on the PATH of an SSH session on this node") from None
+    if done.returncode:
+        raise SystemExit(f"docker {words[0]} failed: {done.stderr.strip()}")
+    return done
+
+
+def remove(stack: str) -> None:
+    folder = folder_of(stack)
+    if not folder.exists():
+        # also the first half of its repair, beside ranks that the state knows
+        print(f"{folder} is gone already", file=sys.stderr)
+        return
+    if not is_ours(folder, stack):
+        raise SystemExit(f"{folder} has no mark of stack {stack} any more: nothing was removed, look at it yourself")
+    if containers := left_over(stack):
+        print(f"removing {len(containers)} left-over container(s) of stack {stack}", file=sys.stderr)
+        docker("rm", "--force", "--volumes", *containers)
+    if volumes := docker("volume", "ls", "--quiet", "--filter", f"label=spark.stack={stack}").stdout.split():
+        # a rank's NFS mount, left by a removal that was cut
+        docker("volume", "rm", *volumes)
+    empty(folder)
+    shutil.rmtree(folder)
+    with contextlib.suppress(OSError):  # another stack's folder lies beside it
+        folder.parent.rmdir()
+    if folder.exists() or left_over(stack):
+        raise SystemExit(f"{folder} or a container of stack {stack} is still there after removal: run destroy again")
+    # a container removed seconds before a power cut came back: the daemon's files were not on disk yet
+    os.sync()
+
+
+def empty(folder: Path) -> None:
+    """Remove what root wrote through the containers, with root's rights from the image that wrote it."""
+    if not any(path.stat().st_uid != os.getuid() for path in folder.rglob("*") if not path.is_symlink()):
+        return
+    image = (folder / "image").read_text().strip() if (folder / "image").is_file() else None
+    if image is None:
+        raise SystemExit(f"{folder} holds files of root and no image is recorded: remove it with sudo rm -r {folder}")
+    names = [f"/ours/{path.name}" for path in folder.iterdir() if path.name not in (MARK, "image")]
+    run = ["run", "--rm", "--network", "none", "--volume", f"{folder}:/ours", "--entrypoint", "python3", image]
+    docker(*run, "-c", text_of(remove_trees.__name__), *names)
+
+
+def main() -> None:
+    inputs = json.loads(sys.argv[1])
+    if inputs["action"] == "make":
+        print(json.dumps(make(inputs["stack"], inputs["hf_cache"], new=inputs.get("new", False))))
+    else:
+        remove(inputs["stack"])
+
+
+if __name__ == "__main__":
+    main()

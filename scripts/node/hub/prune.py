@@ -1,0 +1,256 @@
+"""What a node's Hugging Face cache need not keep of the configured models: list it, or remove what a list just showed.
+
+Inputs (JSON argument): action list | remove, hf_cache, models (repositories), keep ({repository: {revision: who names
+it}}), unneeded ({repository: [revisions that this node reads from the head]}); for remove also expect, the `candidates`
+of a list.
+Output: list prints {"hub", "free", "busy", "candidates", "kept", "others"}, remove prints {"removed", "free"}; sizes in
+bytes on disk, rows {"model", "what", "why", "bytes"}, and a candidate's "state", which changes when its files do.
+Exit codes: 0 done; 1 refused or failed, the reason on stderr.
+
+Nothing outside hub/models--<configured> and its locks is removed, links are never followed to what they name, and a
+blob stays while any snapshot of any model links to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hub.manifest import DAMAGED, HASH, INCOMPLETE, PART
+from hub.tree import (
+    Hub,
+    folder_name,
+    folders_in,
+    held,
+    leaves,
+    names_in,
+    read_hub,
+    read_stamp,
+    references,
+    refuse_remote,
+)
+from hub.verified import NAME as STAMP
+
+LEFT_OVER = (INCOMPLETE, PART, DAMAGED)
+ABOUT = ("refs", "trees", ".no_exist")
+"""Folders of a model that say something about its revisions and hold nothing of them."""
+
+Json = dict[str, Any]
+
+
+class Candidate(NamedTuple):
+    """Files and links that may go, in the order in which they go, and folders that go when they are empty then."""
+
+    model: str
+    what: str
+    why: str
+    paths: list[str]
+    folders: list[str]
+
+    def row(self) -> Json:
+        freed, digest = 0, hashlib.sha256()
+        for path in sorted(self.paths):
+            status = os.lstat(path)
+            # another name of the same file keeps its bytes
+            freed += on_disk(path) if status.st_nlink == 1 else 0
+            digest.update(f"{path!r} {status.st_size} {status.st_mtime_ns} {status.st_ino}\n".encode())
+        state = digest.hexdigest()[:16]
+        return {"model": self.model, "what": self.what, "why": self.why, "bytes": freed, "state": state}
+
+
+def on_disk(path: str) -> int:
+    """Bytes that a file holds; 0 for a link, and where nothing is."""
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return 0
+    return status.st_blocks * 512 if stat.S_ISREG(status.st_mode) else 0
+
+
+def kept_for(hub: Hub, repo: str, model: str, keep: dict[str, str]) -> dict[str, str]:
+    """Why each revision that is kept is kept; the first reason of several."""
+    reasons = {revision: f"named by {who}" for revision, who in keep.items()}
+    refs, here = references(model), {os.path.basename(path) for path in folders_in(f"{model}/snapshots")}
+    for name, words in hub.containers:
+        used = {revision for revision in here if revision in words}
+        if not used and (repo in words or folder_name(repo) in words):
+            used = set(refs.values())  # without a revision it follows a ref
+        for revision in used:
+            reasons.setdefault(revision, f"container {name} uses it")
+    own = read_stamp(model).get("main")
+    for name, revision in refs.items():
+        if (name, revision) != ("refs/main", own):
+            reasons.setdefault(revision, f"{name}, which we did not write, points to it")
+    return reasons
+
+
+def revisions(
+    hub: Hub, repo: str, model: str, reasons: dict[str, str], unneeded: list[str]
+) -> tuple[list[Candidate], list[Json]]:
+    """Snapshots that may go, each with the blobs that no other one links to, and those that stay."""
+    candidates, kept = [], []
+    snapshots = folders_in(f"{model}/snapshots")
+    going = {path for path in snapshots if os.path.basename(path) not in reasons}
+    needed = {hop for snapshot, found in hub.links.items() if snapshot not in going for hop in found}
+    for snapshot in snapshots:
+        revision = os.path.basename(snapshot)
+        blobs = {path for path in hub.links[snapshot] if os.path.dirname(path) == f"{model}/blobs"}
+        if snapshot not in going:
+            row = {"model": repo, "what": f"revision {revision[:8]}", "why": reasons[revision]}
+            kept.append({**row, "bytes": sum(map(on_disk, {*blobs, *leaves(snapshot)}))})
+            continue
+        why = "no stack file names it, and no container uses it"
+        if revision in unneeded:
+            why = "a copy of its own: this node reads the revision from the head (checkpoint.mode: nfs)"
+        # huggingface_hub's notes on a revision: files that it has, and files that it has not
+        tree, absent = f"{model}/trees/{revision}.json", f"{model}/.no_exist/{revision}"
+        notes = [*leaves(absent), *([tree] if os.path.lexists(tree) else [])]
+        refs = [f"{model}/{ref}" for ref, target in references(model).items() if target == revision]
+        # a name goes before what it links to, so that one interrupted leaves no dangling link
+        paths = [*leaves(snapshot), *notes, *refs]
+        paths += sorted(path for path in blobs - needed if os.path.lexists(path))
+        needed |= blobs  # what two of them share goes with the first
+        candidates.append(Candidate(repo, f"revision {revision[:8]}", why, paths, [snapshot, absent]))
+    return candidates, kept
+
+
+def broken_off(hub: Hub, repo: str, model: str) -> list[Candidate]:
+    """What downloads and copies began and nothing links to."""
+    blobs = [f"{model}/blobs/{name}" for name in names_in(f"{model}/blobs")]
+    linked = {hop for found in hub.links.values() for hop in found}
+    left = [path for path in blobs if path.endswith(LEFT_OVER)]
+    orphans = [path for path in blobs if HASH.fullmatch(os.path.basename(path)) and path not in linked]
+    return [
+        Candidate(repo, f"{what}: {len(found)}", why, found, [])
+        for found, what, why in (
+            (left, "left-over files", "begun by a download or copy that broke off"),
+            (orphans, "unlinked blobs", "whole, but no snapshot links to them"),
+        )
+        if found
+    ]
+
+
+def plan(hub: Hub, repo: str, keep: dict[str, str], unneeded: list[str]) -> tuple[list[Candidate], list[Json]]:
+    """What of one model may go, and rows on what stays."""
+    model, locks = f"{hub.path}/{folder_name(repo)}", f"{hub.path}/.locks/{folder_name(repo)}"
+    all_of_it: Json = {"model": repo, "what": "all of it", "bytes": 0}
+    parts = [model, f"{hub.path}/.locks", locks]
+    parts += [f"{model}/{part}" for part in ("blobs", "snapshots", *ABOUT)]
+    if linked := [part for part in parts if os.path.islink(part)]:
+        return [], [{**all_of_it, "why": f"{linked[0]} is a link: what lies behind it is not touched"}]
+    if not os.path.isdir(model):
+        return [], []
+    if lock := held(locks):
+        return [], [{**all_of_it, "why": f"a program may be downloading into it: {lock} is held, or closed to us"}]
+    candidates, kept = revisions(hub, repo, model, kept_for(hub, repo, model, keep), unneeded)
+    candidates += broken_off(hub, repo, model)
+    rest = set(leaves(model)) - {path for candidate in candidates for path in candidate.paths}
+    about_it = (*(f"{model}/{part}/" for part in ABOUT), f"{model}/{STAMP}")
+    if not kept and (strange := sorted(path for path in rest if not path.startswith(about_it))):
+        kept.append({**all_of_it, "what": "its folder", "why": f"{strange[0]} is neither ours nor the hub's"})
+    elif not kept:
+        paths = sorted([*rest, *leaves(locks)])
+        candidates.append(Candidate(repo, "its folder", "nothing else is in it then", paths, [model, locks]))
+    for path in sorted(path for candidate in candidates for path in candidate.paths):
+        if os.path.isdir(path) and not os.path.islink(path):
+            raise SystemExit(f"{path} is a folder where a file is expected: nothing is removed, look at it yourself")
+    return candidates, kept
+
+
+@contextlib.contextmanager
+def alone(hub: str) -> Iterator[bool]:
+    """Hold the cache's lock, which checkpoint jobs hold while they run; yields whether it was free."""
+    folder = os.open(hub, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        free = True
+    except BlockingIOError:
+        free = False
+    try:
+        yield free
+    finally:
+        os.close(folder)
+
+
+def remove(hub: str, candidates: list[Candidate]) -> None:
+    paths = [path for candidate in candidates for path in candidate.paths]
+    roots = [folder for candidate in candidates for folder in candidate.folders]
+    changed = {os.path.dirname(path) for path in [*paths, *roots]}
+    if closed := sorted(path for path in changed if os.path.isdir(path) and not os.access(path, os.W_OK | os.X_OK)):
+        raise SystemExit(
+            f"{closed[0]} is closed to this user (owner: uid {os.stat(closed[0]).st_uid}), so nothing was removed: "
+            f"sudo chown -R {os.getuid()}:{os.getgid()} {hub}, or let its owner prune"
+        )
+    for path in paths:
+        os.unlink(path)
+    # only now: a ref that is still there must still be known as ours when this breaks off
+    for repo in {candidate.model for candidate in candidates}:
+        forget(f"{hub}/{folder_name(repo)}", set(paths))
+    for root in roots:
+        for parent, _, _ in os.walk(root, topdown=False):
+            with contextlib.suppress(OSError):  # not empty: something else came in
+                os.rmdir(parent)
+
+
+def forget(model: str, paths: set[str]) -> None:
+    """Drop from our stamp, if it is still there, what went."""
+    stamp = read_stamp(model)
+    if not stamp:
+        return
+    gone = {os.path.basename(path) for path in paths if os.path.dirname(path) == f"{model}/blobs"}
+    stamp["verified"] = {blob: mark for blob, mark in dict(stamp.get("verified") or {}).items() if blob not in gone}
+    if not os.path.exists(f"{model}/refs/main"):
+        stamp.pop("main", None)
+    part = Path(model, f"{STAMP}{PART}")
+    part.write_text(json.dumps(stamp, indent=0, sort_keys=True))
+    os.replace(part, Path(model, STAMP))
+
+
+def run(inputs: Json, hub: str) -> Json:
+    removing = inputs["action"] == "remove"
+    with alone(hub) as free:
+        if removing and not free:
+            raise SystemExit(f"a checkpoint job runs on {hub}: nothing was removed, wait until it ends, list again")
+        seen = read_hub(hub)
+        keep, unneeded = inputs["keep"], inputs["unneeded"]
+        planned = [plan(seen, repo, keep.get(repo, {}), unneeded.get(repo, [])) for repo in inputs["models"]]
+        candidates = [candidate for found, _ in planned for candidate in found]
+        rows = [candidate.row() for candidate in candidates]
+        if removing and rows != inputs["expect"]:
+            raise SystemExit(f"{hub} changed since it was listed: nothing was removed, list again")
+        if removing:
+            remove(hub, candidates)
+            return {"removed": sum(row["bytes"] for row in rows), "free": shutil.disk_usage(hub).free}
+    configured = {folder_name(repo) for repo in inputs["models"]}
+    others = [name for name in names_in(hub) if name.startswith("models--") and name not in configured]
+    kept = [row for _, rows in planned for row in rows]
+    found = {"hub": hub, "free": shutil.disk_usage(hub).free, "busy": not free}
+    return {**found, "candidates": rows, "kept": kept, "others": len(others)}
+
+
+def main() -> None:
+    inputs = json.loads(sys.argv[1])
+    hub = os.path.realpath(os.path.join(os.path.expanduser(inputs["hf_cache"]), "hub"))
+    try:
+        if not os.path.isdir(hub):
+            raise SystemExit(f"there is no {hub}: nothing was ever downloaded there, or its disk is not mounted")
+        refuse_remote(hub)
+        print(json.dumps(run(inputs, hub)))
+    except OSError as error:
+        raise SystemExit(
+            f"{error.filename}: {error.strerror}: the cache changed while it was read, or a part of it is closed to "
+            "this user: list again, and look at its owner"
+        ) from None
+
+
+if __name__ == "__main__":
+    main()

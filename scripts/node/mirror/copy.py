@@ -1,0 +1,83 @@
+"""The other nodes' end of the mirror: what the head announces, and its blobs, copied while they still arrive there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+from mirror.fetch import Blob, Fetch
+from mirror.head import AGAIN, SILENCE_S, Head, Lost, MirrorError
+from mirror.wire import Wire
+
+__all__ = ["Blob", "Copy", "MirrorError", "connect"]
+
+
+def connect(address: str, port: int, token: str, *, own_address: str, limit_s: float = 30) -> Copy:
+    """Reach the source over the fabric, trying for `limit_s` while there is no route to it. Raises MirrorError."""
+    head = Head(address, port, token, own_address)
+    return Copy(head, head.connect(limit_s))
+
+
+class Copy:
+    """One node's dealings with the source; a context manager that closes the connection."""
+
+    def __init__(self, head: Head, wire: Wire) -> None:
+        self._head, self._wire = head, wire
+
+    def close(self) -> None:
+        self._wire.close()
+
+    def __enter__(self) -> Copy:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def document(self, limit_s: float) -> dict[str, Any]:
+        """The manifest, as soon as the head announces it. Raises MirrorError, also after `limit_s`."""
+        until = time.monotonic() + limit_s
+        while "document" not in (answer := self._ask({"ask": "document"})):
+            if time.monotonic() > until:
+                raise MirrorError(
+                    f"the head at {self._head.address} announced no files within {limit_s:.0f} s: "
+                    f"look at its own progress, then {AGAIN}"
+                )
+        document: dict[str, Any] = answer["document"]
+        return document
+
+    def finished(self) -> None:
+        """Tell the source that this node has everything. Raises MirrorError."""
+        self._ask({"ask": "finished"})
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer, over a new connection when this one, idle for the hours of the copy, is not there any more."""
+        try:
+            return self._head.ask(self._wire, request)
+        except Lost:
+            self._wire.close()
+            self._wire = self._head.connect(SILENCE_S)
+            return self._head.ask(self._wire, request)
+
+    def fetch(
+        self,
+        blobs: Sequence[Blob],
+        *,
+        streams: int,
+        verify: bool = True,
+        limit_s: float = 3600,
+        on_bytes: Callable[[int], None] = lambda _: None,
+        on_whole: Callable[[Blob], None] = lambda _: None,
+    ) -> None:
+        """Copy all the blobs over `streams` connections; of those the head has, each takes the first in their order.
+
+        `on_bytes` gets the length of each piece as it arrives, and a damaged blob's bytes back as a negative number;
+        `on_whole` gets a blob that lies at its place. Both are called in a stream's thread, one call at a time.
+        What the head does not have yet is waited for, at most `limit_s` after the last byte. A blob that arrives
+        damaged is fetched once more; a stream that breaks off connects again, and gives up the third time in a row.
+        Raises MirrorError, and what a callback raises; no partial file is left then.
+        """
+        streams = min(streams, len(blobs))
+        if streams:
+            Fetch(self._head, blobs, verify, limit_s, on_bytes, on_whole).run(streams)

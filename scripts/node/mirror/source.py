@@ -1,0 +1,202 @@
+"""The head's end of the mirror: blobs that are whole and verified, for the other nodes to copy while more arrive.
+
+It listens at the fabric address alone, hears the peers' addresses alone, and serves who proves the one-time token. A
+request names a blob, never a path, so nothing is readable that was not offered. A thread for each connection; the
+bytes go from the page cache to the socket by sendfile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from mirror.wire import BEAT_S, Wire, WireError, admit, pack
+
+# a peer whose disk stalls acknowledges nothing new either, and is not gone
+GONE_AFTER_S = 60
+HANDSHAKE_S = 10
+PIECE_BYTES = 1 << 30
+
+Found = TypeVar("Found")
+
+
+class Source:
+    """Serves from construction to close(), or as a context manager. All methods may be called from any thread."""
+
+    port: int
+    """The port it listens at; the system chose it."""
+
+    def __init__(self, address: str, peers: Sequence[str], token: str) -> None:
+        """`address` is this node's fabric address, `peers` those of the nodes that may copy.
+
+        Raises OSError naming what cannot be bound, ValueError for an address or a token that would let anyone in.
+        """
+        if address in ("", "0.0.0.0") or not token:
+            raise ValueError("the mirror needs one address to listen at and a token: without them anyone could read")
+        try:
+            self._listener = socket.create_server((address, 0), backlog=64)
+        except OSError as error:
+            why = f"the mirror cannot listen at {address}: {error.strerror}: is this the node's fabric address, and up?"
+            raise OSError(error.errno, why) from None
+        self.port = self._listener.getsockname()[1]
+        self._peers, self._token = frozenset(peers), token
+        self._changed = threading.Condition()
+        self._document: dict[str, Any] | None = None
+        self._failed: str | None = None
+        self._offered: dict[str, Path] = {}
+        self._finished: set[str] = set()
+        self._wires: set[Wire] = set()
+        self._proven: set[Wire] = set()
+        self._last_left = time.monotonic()
+        self._closed = False
+        threading.Thread(target=self._listen, name="mirror", daemon=True).start()
+
+    def announce(self, document: dict[str, Any]) -> None:
+        """Give the peers the manifest they wait for. Raises TypeError or ValueError for what no frame can carry."""
+        pack({"document": document})
+        with self._changed:
+            self._document = document
+            self._changed.notify_all()
+
+    def offer(self, blob: str, path: Path) -> None:
+        """From now on this blob may be copied; it is whole and verified. The path is opened for each request."""
+        with self._changed:
+            self._offered[blob] = path
+            self._changed.notify_all()
+
+    def fail(self, words: str) -> None:
+        """The head cannot go on: a peer gets these words once nothing that it wants is offered."""
+        with self._changed:
+            self._failed = words
+            self._changed.notify_all()
+
+    def finished(self) -> set[str]:
+        """Addresses of the peers that said they have everything."""
+        with self._changed:
+            return set(self._finished)
+
+    def quiet_s(self) -> float:
+        """Seconds since the last peer left, or since the start; 0 while one is connected (a dead one is noticed)."""
+        with self._changed:
+            return 0.0 if self._proven else time.monotonic() - self._last_left
+
+    def close(self) -> None:
+        """End every connection, also in the middle of a blob."""
+        self._closed = True
+        # first, so that a stream whose connection ends finds nobody; close alone would not wake the thread that accepts
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._changed:
+            for wire in self._wires:
+                wire.shut()
+            self._changed.notify_all()
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _listen(self) -> None:
+        while not self._closed:
+            try:
+                connection, (host, _) = self._listener.accept()
+            except OSError:
+                time.sleep(0.1)  # closed, or out of descriptors for now
+                continue
+            if host in self._peers:
+                threading.Thread(
+                    target=self._serve, args=(connection, host), name=f"mirror {host}", daemon=True
+                ).start()
+            else:
+                connection.close()
+
+    def _serve(self, connection: socket.socket, host: str) -> None:
+        with connection, contextlib.suppress(WireError, OSError):
+            wire = Wire(connection, gone_after_s=GONE_AFTER_S)
+            with self._changed:
+                self._wires.add(wire)
+            try:
+                if not self._closed and self._admits(wire):
+                    while True:
+                        self._answer(wire, host, wire.receive())
+            finally:
+                with self._changed:
+                    self._wires.remove(wire)
+                    if wire in self._proven:
+                        self._proven.remove(wire)
+                        self._last_left = time.monotonic()
+
+    def _admits(self, wire: Wire) -> bool:
+        wire.limit_silence(HANDSHAKE_S)
+        if not admit(wire, self._token):
+            return False
+        wire.limit_silence(0)
+        with self._changed:
+            self._proven.add(wire)
+        return True
+
+    def _answer(self, wire: Wire, host: str, request: dict[str, Any]) -> None:
+        match request:
+            case {"ask": "document"}:
+                document = self._when_there(lambda: self._document)
+                wire.send(self._not_there() if document is None else {"document": document})
+            case {"ask": "blob", "of": [*names]}:
+                # what is no string is not offered either, and may not even be a key
+                wanted = [name for name in names if isinstance(name, str)]
+                blob = self._when_there(lambda: next((name for name in wanted if name in self._offered), None))
+                if blob is None:
+                    wire.send(self._not_there())
+                else:
+                    self._send(wire, blob, self._offered[blob])
+            case {"ask": "finished"}:
+                with self._changed:
+                    self._finished.add(host)
+                wire.send({"noted": True})
+            case _:
+                raise WireError("it asked for what there is not")
+
+    def _when_there(self, look: Callable[[], Found | None]) -> Found | None:
+        """What `look` finds, as soon as it does; None after BEAT_S, or when the head failed."""
+        until = time.monotonic() + BEAT_S
+        with self._changed:
+            while (found := look()) is None and self._failed is None and not self._closed:
+                left = until - time.monotonic()
+                if left <= 0 or not self._changed.wait(left):
+                    break
+            return found
+
+    def _not_there(self) -> dict[str, Any]:
+        return {"wait": True} if self._failed is None else {"failed": self._failed}
+
+    def _send(self, wire: Wire, blob: str, path: Path) -> None:
+        try:
+            file = path.open("rb", buffering=0)
+        except OSError as error:
+            wire.send({"failed": f"{path} cannot be read: {error.strerror}"})
+            return
+        with file:
+            size = os.fstat(file.fileno()).st_size
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+            wire.send({"blob": blob, "size": size})
+            sent = 0
+            while sent < size:
+                try:
+                    count = os.sendfile(wire.fileno(), file.fileno(), sent, min(size - sent, PIECE_BYTES))
+                except OSError as error:
+                    if error.errno == errno.EIO:
+                        print(f"{path} cannot be read: {error.strerror}", file=sys.stderr, flush=True)
+                    raise
+                if not count:
+                    raise WireError(f"{path} became shorter while it was sent")
+                sent += count

@@ -1,0 +1,186 @@
+"""Prove on a worker that every shard can be read through the mount that its rank will have.
+
+Inputs (JSON argument): address (of the server), options (of the mount, without addr), repo, revision, shards,
+encoding_file, image, python, stack, timeout_s (for all of it). SPARK_EXPORT in the environment is what nfs.export
+printed on the head; its devices are tried in order.
+Output: {"device": the one that works, "seconds": float, "shards": int}; progress on stderr.
+Exit codes: 0 proven; 1 not, the reason for each device on stderr.
+
+The mount is a container's own, so neither a mount nor a volume is left on the node. The server is asked first whether
+it answers at all: where packets are dropped, dockerd stays in a mount for three minutes and cannot be interrupted.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from loader import payload
+from nfs import read_shards
+
+PORT = 2049
+ANSWER_S = 10.0
+REMOVAL_S = 30.0
+HUB = "/hub"
+CAUSES = (
+    ("permission denied", "it is not exported to this node's fabric address"),
+    ("no such file or directory", "the server exports no such tree"),
+    ("refused", "the NFS server is not started: run pulumi up, it starts ours"),
+    ("no route", "the fabric is down: look at its cable and at both nodes' fabric addresses"),
+    ("unreachable", "this node has no route there: look at both nodes' fabric addresses"),
+    ("timed out", "something drops its packets: a firewall on the head, or a server that hangs"),
+    ("protocol not supported", "the server does not speak NFS 4.2"),
+    ("no such device", "this node's kernel has no NFS client: sudo apt install nfs-common"),
+    ("link to a file", "it is missing on the head, or leads out of the exported folder"),
+    ("stale", "the server lost what the export's name meant: run pulumi up again"),
+    ("no such image", "the runtime image is not on this node: run pulumi up, it is pulled first"),
+)
+
+
+class Unproven(Exception):
+    """A device that cannot be mounted or read, in words."""
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def cause(words: str) -> str:
+    lower = words.lower()
+    found = next((cause for needle, cause in CAUSES if needle in lower), "")
+    return f"{words}: {found}" if found else words
+
+
+def check_server(address: str) -> None:
+    """Ask the server's NFS 4 for nothing, which every server answers. Raises Unproven within seconds."""
+    # one record: id, call, RPC 2, program 100003 version 4, procedure 0, no credentials
+    call = struct.pack(">11I", 1 << 31 | 40, 0x73706B, 0, 2, 100003, 4, 0, 0, 0, 0, 0)
+    try:
+        with socket.create_connection((address, PORT), timeout=ANSWER_S) as server:
+            server.settimeout(ANSWER_S)
+            server.sendall(call)
+            answer = server.makefile("rb").read(28)
+    except OSError as error:
+        raise Unproven(cause(error.strerror or str(error))) from None
+    if len(answer) < 28 or answer[4:8] != call[4:8]:
+        raise Unproven(f"what listens on port {PORT} is no NFS server")
+    if answer[8:16] != struct.pack(">2I", 1, 0) or answer[24:28] != bytes(4):
+        raise Unproven("the server does not speak NFS 4: see /etc/nfs.conf on it")
+
+
+def mount_words(address: str, device: str, options: str) -> str:
+    """The mount as `docker run --mount` takes it: one CSV record.
+
+    It must not say read-only, which dockerd refuses for a volume without a name; the options do.
+    """
+    fields = ["type=volume", f"dst={HUB}", "volume-driver=local", "volume-opt=type=nfs"]
+    fields += [f"volume-opt=o=addr={address},{options}", f"volume-opt=device={device}"]
+    return ",".join('"' + field.replace('"', '""') + '"' for field in fields)
+
+
+def remove(name: str) -> bool:
+    """End a container, if there is one; False where its mount keeps it from ending."""
+    try:
+        subprocess.run(["docker", "rm", "--force", "--volumes", name], capture_output=True, timeout=REMOVAL_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def prove(device: str, inputs: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+    """Mount one device and read every shard's end within `limit_s`. Raises Unproven."""
+    name = f"spark-{inputs['stack']}-proof"
+    argv = ["docker", "run", "--rm", "--interactive", "--pull", "never", "--name", name, "--network", "none"]
+    argv += ["--label", f"spark.stack={inputs['stack']}", "--label", "spark.job=proof"]
+    argv += ["--mount", mount_words(inputs["address"], device, inputs["options"])]
+    wanted = {"hub": HUB, **{key: inputs[key] for key in ("repo", "revision", "shards", "encoding_file")}}
+    argv += ["--entrypoint", inputs["python"], inputs["image"], "-", json.dumps(wanted)]
+    words: list[str] = []
+    ended: list[bool] = []
+    remove(name)
+
+    with subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as running:
+
+        def end() -> None:
+            ended.append(remove(name))
+            running.kill()
+
+        limit = threading.Timer(limit_s, end)
+        limit.start()
+        assert running.stdin and running.stdout
+        with contextlib.suppress(BrokenPipeError), running.stdin as stdin:
+            stdin.write(payload(read_shards.__name__))
+        for line in running.stdout:
+            words.append(line.strip())
+            if line.startswith("nfs: "):
+                say(line.strip())
+        limit.cancel()
+    if ended:
+        where = f"after `{words[-1]}`" if words else "in the mount itself"
+        stays = "" if ended[0] else f"; the container {name} goes when it answers again"
+        raise Unproven(f"no answer within {limit_s:.0f} s, {where}: the server stopped, or its fabric did{stays}")
+    if running.returncode:
+        told = [line for line in words if line and not line.startswith(("See 'docker", "nfs: "))] or ["no words"]
+        # the kernel's words come last in dockerd's
+        mount = told[0].rpartition(": ")[2].rstrip(".") if "failed to mount local volume" in told[0] else None
+        raise Unproven(cause(mount or (told[-1] if read_shards.MOUNTED in words else told[0])))
+    found: dict[str, Any] = json.loads(words[-1])
+    if found["faults"]:
+        more = f" (and {len(found['faults']) - 1} more)" if found["faults"][1:] else ""
+        if "permission denied" in found["faults"][0].lower():
+            model = f"{device.lstrip(':')}/models--{inputs['repo'].replace('/', '--')}"
+            raise Unproven(
+                f"{found['faults'][0]}{more}: closed to others on the head: run `chmod -R o+rX {model}` there"
+            )
+        raise Unproven(cause(found["faults"][0] + more))
+    return found
+
+
+def first_proven(devices: Sequence[str], inputs: Mapping[str, Any], holder: str | None = None) -> dict[str, Any]:
+    """The first device through which every shard can be read. Exits naming server, devices and the way out.
+
+    `holder` is who serves there, when that is neither ours nor the head's own NFS server.
+    """
+    server, failures = inputs["address"], []
+    end = time.monotonic() + inputs["timeout_s"]
+    try:
+        check_server(server)
+        for device in devices:
+            began = time.monotonic()
+            say(f"nfs: mounting {server}{device}")
+            try:
+                found = prove(device, inputs, max(end - began, 5))
+            except Unproven as error:
+                failures.append(f"{device}: {error}")
+            else:
+                return {"device": device, "seconds": round(time.monotonic() - began, 1), "shards": found["shards"]}
+    except Unproven as error:
+        failures.append(f"port {PORT}: {error}")
+    told = f"the checkpoint cannot be read from {server}: {'; '.join(failures)}."
+    if holder:
+        raise SystemExit(
+            f"{told} Port {PORT} of the head is held by {holder}, which is not ours to change: have it export the hub "
+            "cache read-only to this node, or stop it, and ours takes its place; or set checkpoint.mode: local"
+        )
+    raise SystemExit(f"{told} Look at the head (`sudo exportfs -v`, its cache folder), or set checkpoint.mode: local")
+
+
+def main() -> None:
+    try:
+        export = json.loads(os.environ["SPARK_EXPORT"])
+        print(json.dumps(first_proven(export["devices"], json.loads(sys.argv[1]), export["holder"])))
+    except FileNotFoundError as error:
+        raise SystemExit(f"{error.filename} is not on the PATH of an SSH session on this node") from None
+
+
+if __name__ == "__main__":
+    main()

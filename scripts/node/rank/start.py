@@ -1,0 +1,150 @@
+"""Process 1 of a rank's container: prove what the engine needs on this node now, then become the engine.
+
+Inputs: /opt/spark/start.json (rank, fabric_ip, peer_ips, hca, ifname, gid_index, repo, revision, shards, encoding_file,
+encoding_target); the command in argv; its environment, without what only this node knows. An API key is read from
+/run/spark/api_key. Words on stdout, each line starts with `spark: `.
+Exit codes: the engine's own; 2 to 5 and 70 from the GID lookup; 80 the checkpoint is not whole; 81 the encoder is
+missing, or has no place in the image; 82 the image's lines on reasoning effort are not those that we mend; 127 the
+engine is not in the image.
+
+Another file (patches before the engine, say) becomes a step of main().
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
+
+from gid import sysfs
+from gid.lookup import UNREADABLE, resolve
+from gid.members import Refusal
+from hub.files import gaps, snapshot_of
+from rank.effort_edit import FILE, Moved, mend
+
+START = Path(os.environ.get("SPARK_START", "/opt/spark/start.json"))
+KEY = Path(os.environ.get("SPARK_API_KEY_FILE", "/run/spark/api_key"))
+NO_CHECKPOINT, NO_ENCODER, NO_EFFORTS, NO_ENGINE = 80, 81, 82, 127
+CUDA = "/usr/local/cuda"
+IFNAMES = ("NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+
+
+def say(text: str) -> None:
+    for line in text.splitlines():
+        print(f"spark: {line}", flush=True)
+
+
+def stop(code: int, text: str) -> None:
+    say(f"error: {text}")
+    sys.exit(code)
+
+
+def set_fabric(start: dict[str, Any], env: MutableMapping[str, str]) -> None:
+    """The fabric's variables for this node as it is now; what is unset is absent, never empty."""
+    # a pinned container keeps its index: it must be usable still, and another one is a visible diff of the next up
+    wanted = env.get("NCCL_IB_GID_INDEX") if start["gid_index"] == "pin" else start["gid_index"]
+    try:
+        found = resolve(sysfs.read_table(), start["fabric_ip"], start["hca"], wanted)
+    except Refusal as refusal:
+        stop(refusal.exit_code, str(refusal))
+        raise
+    except OSError as error:
+        stop(UNREADABLE, f"the interfaces of this node cannot be read: {error}")
+        raise
+    env["NCCL_IB_HCA"] = found["hca"]
+    for name in IFNAMES:
+        env[name] = start["ifname"] or found["ifname"]
+    if found["gid_index"] is None:
+        env.pop("NCCL_IB_GID_INDEX", None)
+    else:
+        env["NCCL_IB_GID_INDEX"] = str(found["gid_index"])
+    for name in [name for name, value in env.items() if name.startswith("NCCL_") and not value]:
+        say(f"{name} is empty, which would hide /etc/nccl.conf: left out")
+        del env[name]
+    for note in found["notes"]:
+        say(f"note: {note}")
+    members = ", ".join(f"{member['hca']} on {member['ifname']}" for member in found["members"])
+    say(f"fabric {members}, GID index {env.get('NCCL_IB_GID_INDEX', 'left to NCCL')}")
+
+
+def check_checkpoint(start: dict[str, Any], env: MutableMapping[str, str]) -> Path:
+    snapshot = snapshot_of(Path(env["HF_HOME"]) / "hub", start["repo"], start["revision"])
+    missing = gaps(snapshot, start["shards"])
+    if missing:
+        stop(
+            NO_CHECKPOINT, "the checkpoint is not whole: " + "; ".join(missing) + ": pulumi up fetches what is missing"
+        )
+    say(f"checkpoint {start['repo']} at {start['revision'][:8]}: all {start['shards']} shards are whole")
+    return snapshot
+
+
+def set_encoder(start: dict[str, Any], snapshot: Path) -> None:
+    """The snapshot's prompt encoder over the image's: an older one renders other prompts."""
+    source, target = snapshot / start["encoding_file"], Path(start["encoding_target"])
+    if not source.is_file():
+        stop(NO_ENCODER, f"{start['encoding_file']} is missing in the snapshot: pulumi up fetches it")
+    try:
+        shutil.copyfile(source, target)
+    except OSError as error:
+        stop(NO_ENCODER, f"{target} cannot be written: {error.strerror}: image.encoding_target suits another image")
+    say(f"prompt encoder of the snapshot is {target}")
+
+
+def set_efforts(start: dict[str, Any]) -> None:
+    """Reasoning effort as the snapshot's encoder means it; the image knows only an older one's efforts."""
+    file = Path(start["encoding_target"]).with_name(FILE)
+    try:
+        applied = mend(file)
+    except (Moved, OSError, UnicodeError) as error:
+        stop(
+            NO_EFFORTS,
+            f"the reasoning effort in {file} cannot be mended: {error}: low would think like high without a word: "
+            "use the profile's image, this edit is made for it",
+        )
+        raise
+    say(f"reasoning effort in {file}: {'applied' if applied else 'skipped, it is mended already'}")
+
+
+def set_paths(env: MutableMapping[str, str]) -> None:
+    before = env.get("PATH", "/usr/bin:/bin")
+    env["PATH"] = f"{CUDA}/bin:/usr/local/bin:{before}"
+    libraries = env.get("LD_LIBRARY_PATH")
+    env["LD_LIBRARY_PATH"] = f"{CUDA}/lib64" + (f":{libraries}" if libraries else "")
+    for name, value in env.items():
+        if name.endswith(("_CACHE_ROOT", "_CACHE_DIR", "_WORKSPACE_BASE")):
+            Path(value).mkdir(parents=True, exist_ok=True)
+    Path(env["TORCH_FR_DUMP_TEMP_FILE"]).parent.mkdir(parents=True, exist_ok=True)
+
+
+def set_key(env: MutableMapping[str, str]) -> None:
+    """The key in the engine's environment alone: from argv or the container's own everyone could read it."""
+    if KEY.is_file():
+        env["VLLM_API_KEY"] = KEY.read_text()
+        say("the API needs a key")
+
+
+def main() -> None:
+    start, env = json.loads(START.read_text()), dict(os.environ)
+    say(f"rank {start['rank']} starts")
+    set_fabric(start, env)
+    snapshot = check_checkpoint(start, env)
+    set_encoder(start, snapshot)
+    set_efforts(start)
+    set_paths(env)
+    if start["rank"] == 0:
+        set_key(env)
+    command = sys.argv[1:]
+    program = shutil.which(command[0], path=env["PATH"])
+    if program is None:
+        stop(NO_ENGINE, f"{command[0]} is not in this image: compare its digest with the profile's")
+        raise SystemExit(NO_ENGINE)
+    say(f"starting the engine: {command[0]} {' '.join(command[1:3])}")
+    os.execve(program, command, env)
+
+
+if __name__ == "__main__":
+    main()

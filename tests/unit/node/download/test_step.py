@@ -1,0 +1,289 @@
+"""What an SSH session does about a node's checkpoint: the shipped script, with a `docker` as a test tells it."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.executables import Recorder, run_shipped
+from tests.unit.node.snapshots import ENCODER, REPO, REVISION, names, prove, snapshot
+
+FETCH: dict[str, Any] = {
+    "role": "fetch",
+    "repo": REPO,
+    "revision": REVISION,
+    "shards": 3,
+    "encoding_file": ENCODER,
+    "endpoint": "https://huggingface.co",
+    "patience_s": 600,
+    "image": "repo@sha256:1",
+    "python": "/usr/bin/python3",
+    "hf_cache": "~/.cache/huggingface",
+    "stack": "dev",
+    "address": "192.168.100.1",
+    "peers": ["192.168.100.2"],
+    "source_address": None,
+}
+MIRROR = {**FETCH, "role": "mirror", "address": "192.168.100.2", "peers": [], "source_address": "192.168.100.1"}
+TOKEN = "hf_0123456789"
+DOOR = {"job": "a1", "port": 40001, "token": "0123456789abcdef"}
+DONE = {"id": "a1", "state": "done", "phase": "whole", "files": [5, 5], "bytes": [9, 9], "rate": 0, "notes": []}
+
+
+class Node:
+    """A home with a hub cache, and its `docker`: one container that runs or not."""
+
+    def __init__(self, folder: Path, recorder: Recorder) -> None:
+        self.home, self.recorder = folder / "home", recorder
+        self.hub = self.home / ".cache/huggingface/hub"
+        self.hub.mkdir(parents=True)
+        self.ours = self.home / ".local/share/spark-stack/dev"
+        self.job = self.ours / "job"
+        self.ours.mkdir(parents=True)
+        self.running = folder / "running"
+        self.answers()
+
+    def answers(self, begins: str = "") -> None:
+        """`begins` is what the container does when it starts; it runs from then on."""
+        runs = f'case "$*" in *--detach*) echo c1 >{self.running}; {begins or "true"};; esac'
+        self.recorder.answer(
+            "docker",
+            f"case $1 in ps) cat {self.running} 2>/dev/null; true;; run) {runs};; rm) rm -f {self.running};; esac",
+        )
+
+    def says(self, **status: Any) -> None:
+        self.job.mkdir(exist_ok=True)
+        (self.job / "status.json").write_text(json.dumps({**DONE, **status}))
+
+    def door(self) -> str:
+        """What a job of the head does: it opens its door."""
+        text = json.dumps({"id": "a1", "port": 40001, "token": DOOR["token"]})
+        return f"echo '{text}' >{self.job}/source.json"
+
+    def step(self, inputs: dict[str, Any], action: str, **env: str) -> "subprocess.CompletedProcess[str]":
+        env |= {"HOME": str(self.home), "PATH": self.recorder.path}
+        return run_shipped("download.step", {**inputs, "action": action}, apart=False, **env)
+
+    def docker_runs(self) -> list[list[str]]:
+        return [call for call in self.recorder.calls("docker") if call[0] == "run"]
+
+
+@pytest.fixture
+def node(tmp_path: Path, recorder: Recorder, short_pauses: None) -> Node:
+    return Node(tmp_path, recorder)
+
+
+def test_a_job_is_a_container_of_the_runtime_image_as_the_user_whose_cache_it_is(node: Node):
+    node.answers(node.door())
+    done = node.step(FETCH, "begin", HF_TOKEN=TOKEN)
+    assert json.loads(done.stdout) == DOOR, done.stderr
+    [run] = node.docker_runs()
+    user = f"{os.getuid()}:{os.getgid()}"
+    assert run == [
+        *("run", "--detach", "--rm", "--name", "spark-dev-checkpoint", "--network", "host"),
+        *("--label", "spark.stack=dev", "--label", "spark.job=checkpoint", "--user", user),
+        *("--volume", f"{node.hub}:/cache/huggingface/hub", "--volume", f"{node.job}:/job"),
+        *("--env", "HOME=/tmp", "--env", "HF_HOME=/tmp/huggingface", "--env", "HF_HUB_CACHE=/cache/huggingface/hub"),
+        *("--env", "HF_ENDPOINT=https://huggingface.co", "--env", "HF_HUB_OFFLINE=0"),
+        *("--env", "HF_HUB_DISABLE_XET=1", "--env", "HF_HUB_DISABLE_PROGRESS_BARS=1"),
+        *("--env", "HF_HUB_DISABLE_TELEMETRY=1", "--env", "HF_HUB_DOWNLOAD_TIMEOUT=120"),
+        *("--env", "HF_HUB_ETAG_TIMEOUT=30"),
+        *("--entrypoint", "/usr/bin/python3", "repo@sha256:1", "/job/job.py"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "env", "word"),
+    [(FETCH, {"HF_TOKEN": TOKEN}, TOKEN), (MIRROR, {"SPARK_SOURCE": json.dumps(DOOR)}, DOOR["token"])],
+    ids=["hub", "mirror"],
+)
+def test_a_token_is_in_a_file_of_the_users_alone_and_nowhere_else(node: Node, inputs, env, word):
+    node.answers(node.door())
+    done = node.step(inputs, "begin", **env)
+    secret = node.job / "secret.json"
+    assert word in secret.read_text()
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    assert stat.S_IMODE(node.job.stat().st_mode) == 0o700
+    secret.unlink()
+    (node.job / "source.json").unlink(missing_ok=True)
+    assert word not in json.dumps(node.recorder.calls("docker")) + done.stderr
+    assert [path for path in node.home.rglob("*") if path.is_file() and word in path.read_text()] == []
+
+
+def test_what_is_handed_over_runs_without_this_project(node: Node):
+    node.answers(node.door())
+    node.step({**FETCH, "peers": []}, "begin")
+    done = subprocess.run(
+        [sys.executable, "-S", "-I", str(node.job / "job.py")],
+        env={"SPARK_JOB": str(node.job), "HF_HUB_CACHE": str(node.hub), "PATH": "/usr/bin:/bin"},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+    # all of ours is there; what only the runtime image has is not
+    assert "No module named 'huggingface_hub'" in (node.job / "status.json").read_text(), done.stderr
+
+
+def test_a_job_that_runs_is_joined_and_not_begun_again(node: Node):
+    """A cut session, Ctrl-C: the next up."""
+    node.answers(node.door())
+    first = node.step(FETCH, "begin")
+    again = node.step(FETCH, "begin")
+    assert again.stdout == first.stdout
+    assert "a job is at it already: watching it" in again.stderr
+    assert len(node.docker_runs()) == 1
+
+
+def test_after_a_reboot_a_new_job_goes_on(node: Node):
+    node.answers(node.door())
+    node.step(FETCH, "begin")
+    node.running.unlink()
+    assert json.loads(node.step(FETCH, "begin").stdout) == DOOR
+    assert len(node.docker_runs()) == 2
+
+
+@pytest.mark.parametrize("change", [{"revision": "0" * 40}, {"repo": "owner/other"}, {"peers": ["192.168.100.3"]}])
+def test_a_job_with_other_settings_is_ended_first(node: Node, change):
+    node.answers(node.door())
+    node.step(FETCH, "begin")
+    done = node.step({**FETCH, **change}, "begin")
+    assert "ending the job that was begun with other settings" in done.stderr
+    calls = [call[0] for call in node.recorder.calls("docker") if call[0] in ("rm", "run")]
+    assert calls == ["run", "rm", "run"], "never two at once"
+
+
+def test_a_mirror_whose_door_is_closed_is_begun_again_with_the_new_one(node: Node):
+    node.step(MIRROR, "begin", SPARK_SOURCE=json.dumps(DOOR))
+    node.step(MIRROR, "begin", SPARK_SOURCE=json.dumps(DOOR))
+    assert len(node.docker_runs()) == 1
+    node.step(MIRROR, "begin", SPARK_SOURCE=json.dumps({**DOOR, "job": "b2"}))
+    assert len(node.docker_runs()) == 2
+
+
+def test_a_job_that_failed_is_not_joined(node: Node):
+    node.answers(node.door())
+    node.step(FETCH, "begin")
+    node.says(state="failed", error="the hub is gone")
+    node.step(FETCH, "begin")
+    assert len(node.docker_runs()) == 2
+
+
+def test_a_head_that_is_done_and_only_offers_is_joined_as_long_as_nothing_was_lost_since(node: Node):
+    folder = snapshot(node.hub)
+    prove(folder)
+    node.answers(node.door())
+    node.step(FETCH, "begin")
+    node.says()
+    assert "watching it" in node.step(FETCH, "begin").stderr
+    next(folder.glob("*.safetensors")).unlink()
+    node.step(FETCH, "begin")
+    assert len(node.docker_runs()) == 2
+
+
+def test_a_job_that_ends_before_its_door_is_open_says_why(node: Node):
+    failed = json.dumps({**DONE, "state": "failed", "error": "the mirror cannot listen at 192.168.100.1"})
+    node.answers(f"echo '{failed}' >{node.job}/status.json")
+    done = node.step(FETCH, "begin")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the checkpoint job ended: the mirror cannot listen at 192.168.100.1" in done.stderr
+
+
+def test_files_of_root_are_given_to_the_user_in_a_helper_container_and_nothing_outside_the_model(
+    node: Node, monkeypatch
+):
+    """G-ROOT: what another tool's container left."""
+    folder = snapshot(node.hub)
+    (node.hub / "models--other--one").mkdir()
+    node.answers(node.door())
+    mine = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: mine + 1)
+    done = node.step(FETCH, "begin")
+    model = str(folder.parent.parent)
+    [chown, _] = node.docker_runs()
+    assert chown[:9] == [
+        "run",
+        "--rm",
+        "--user",
+        "0:0",
+        "--network",
+        "none",
+        "--volume",
+        f"{model}:{model}",
+        "--entrypoint",
+    ]
+    assert chown[-3:] == [str(mine + 1), str(os.getgid()), model]
+    assert "files of models--owner--name belong to another user: they are given to this one" in done.stderr
+
+
+# --- following ---
+
+
+def test_a_finished_job_over_a_proven_tree_is_the_end(node: Node):
+    folder = snapshot(node.hub)
+    prove(folder)
+    node.says()
+    done = node.step(MIRROR, "follow")
+    assert json.loads(done.stdout) == {"snapshot": str(folder), "revision": REVISION}
+    assert "checkpoint: whole 5 of 5 files" in done.stderr
+
+
+def test_progress_is_shown_while_the_job_runs(node: Node):
+    prove(snapshot(node.hub))
+    gib = 2**30
+    node.says(state="running", phase="downloads", files=[21, 58], bytes=[70 * gib, 155 * gib], rate=95.0 * 2**20)
+    ended = json.dumps({**DONE, "notes": ["one note"]})
+    seen = (
+        f"if [ -f {node.home}/seen ]; then echo '{ended}' >{node.job}/status.json; fi; touch {node.home}/seen; echo c1"
+    )
+    node.recorder.answer("docker", f"case $1 in ps) {seen};; esac")
+    done = node.step(FETCH, "follow")
+    lines = done.stderr.splitlines()
+    assert lines[0] == "checkpoint: downloads 21 of 58 files, 70.0 of 155.0 GiB, 95.0 MiB/s, 15 min left"
+    assert "checkpoint: one note" in lines
+
+
+def test_a_failed_job_ends_the_step_with_its_words(node: Node):
+    node.says(state="failed", error="no space left on the disk of the cache (0.0 GiB free): make room")
+    done = node.step(MIRROR, "follow")
+    assert (done.returncode, done.stderr.strip()) == (
+        1,
+        "no space left on the disk of the cache (0.0 GiB free): make room",
+    )
+
+
+def test_what_the_last_job_failed_at_is_no_failure_where_the_tree_was_made_whole_since(node: Node):
+    """By another stack on the same cache: nothing lacks, so nothing was begun again."""
+    prove(snapshot(node.hub))
+    node.says(state="failed", error="the hub is gone")
+    assert json.loads(node.step(FETCH, "follow").stdout)["revision"] == REVISION
+
+
+def test_a_job_that_vanished_is_no_success(node: Node):
+    """The node was restarted: the last words are old."""
+    snapshot(node.hub)
+    node.says(state="running", phase="downloads")
+    done = node.step(FETCH, "follow")
+    assert done.returncode == 1
+    assert "the checkpoint job is gone and left no result" in done.stderr
+
+
+def test_a_job_that_vanished_after_its_work_was_done_is(node: Node):
+    prove(snapshot(node.hub))
+    assert node.step(FETCH, "follow").returncode == 0
+
+
+def test_the_jobs_word_alone_is_no_evidence(node: Node):
+    """D2: it said done, and a shard is not there."""
+    folder = snapshot(node.hub)
+    prove(folder)
+    (folder / names(3)[0]).resolve().unlink()
+    node.says()
+    done = node.step(FETCH, "follow")
+    assert done.returncode == 1
+    assert f"owner/name is not whole on this node: {names(3)[0]} is a link to a file that is not there" in done.stderr

@@ -1,0 +1,63 @@
+"""A stack secret on a node: one file, closed to everybody else, and nothing of it anywhere else."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.unit.executables import run_shipped
+
+INPUTS = {"stack": "dev", "name": "api_key"}
+KEY = "sk-0123456789"
+
+
+@pytest.fixture
+def secrets(tmp_path: Path) -> Path:
+    folder = tmp_path / ".local/share/spark-stack/dev/secrets"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_only_its_owner_reads_it_whatever_the_umask(secrets: Path, tmp_path: Path):
+    done = run_shipped("host.put_secret", INPUTS, apart=True, HOME=str(tmp_path), SPARK_SECRET=KEY)
+    assert done.returncode == 0, done.stderr
+    file = secrets / "api_key"
+    assert file.read_text() == KEY
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_file_that_was_open_to_all_is_replaced_by_one_that_is_not(secrets: Path, tmp_path: Path):
+    """J4."""
+    file = secrets / "api_key"
+    file.write_text("old")
+    file.chmod(0o644)
+    (secrets / "api_key.new").write_text("left by a power cut")
+    (secrets / "api_key.new").chmod(0o644)
+    assert run_shipped("host.put_secret", INPUTS, HOME=str(tmp_path), SPARK_SECRET=KEY).returncode == 0
+    assert file.read_text() == KEY and stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [path.name for path in secrets.iterdir()] == ["api_key"]
+
+
+def test_its_words_never_hold_the_secret(secrets: Path, tmp_path: Path):
+    done = run_shipped("host.put_secret", INPUTS, HOME=str(tmp_path), SPARK_SECRET=KEY)
+    assert KEY not in done.stdout + done.stderr
+    gone = run_shipped("host.put_secret", INPUTS, HOME=str(tmp_path / "other"), SPARK_SECRET=KEY)
+    assert gone.returncode != 0 and KEY not in gone.stdout + gone.stderr
+
+
+def test_each_writing_is_told_apart(secrets: Path, tmp_path: Path):
+    """Ranks carry the word as a label: another key must replace them, also one that was typed in again."""
+    words = {run_shipped("host.put_secret", INPUTS, HOME=str(tmp_path), SPARK_SECRET=KEY).stdout for _ in range(2)}
+    assert len(words) == 2 and all(word.strip() for word in words)
+
+
+@pytest.mark.parametrize("key", ["-k", "two words", "line\nbreak", "back\\slash", "schl\u00fcssel", ""])
+def test_a_key_that_engine_or_http_would_not_carry_is_refused_unseen(key: str, secrets: Path, tmp_path: Path):
+    """J6: http.client would print such a key in its complaint."""
+    done = run_shipped("host.put_secret", INPUTS, HOME=str(tmp_path), SPARK_SECRET=key)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.strip() == (
+        "api_key must be one word of printable ASCII without a backslash, and not start with -: "
+        "set another one (pulumi config set --secret api_key ...)"
+    )
+    assert list(secrets.iterdir()) == []

@@ -1,0 +1,123 @@
+"""The files of a revision and how they lie in a cache."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hub.manifest import Entry, ManifestError, checked, content_of, of_snapshot, place
+from hub.verified import NAME, Stamp
+from tests.unit.node.snapshots import REVISION, contents, entries, names, prove, snapshot
+
+BLOB = "ab" * 32
+
+
+def test_a_snapshots_links_tell_its_manifest(tmp_path: Path):
+    assert of_snapshot(snapshot(tmp_path)) == entries()
+
+
+def test_a_file_that_is_no_link_has_no_hash_to_tell(tmp_path: Path):
+    folder = snapshot(tmp_path)
+    (folder / "config.json").write_text("{}")
+    assert of_snapshot(folder) is None
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        ("../../../etc/passwd", BLOB, 1),
+        ("/etc/passwd", BLOB, 1),
+        ("a/../../b", BLOB, 1),
+        ("", BLOB, 1),
+        ("a", "x", 1),
+        ("a", BLOB.upper(), 1),
+        ("a", BLOB, -1),
+        ("a", BLOB, "1"),
+    ],
+)
+def test_a_manifest_that_would_write_elsewhere_or_names_no_hash_is_refused(row):
+    """It comes over the network."""
+    with pytest.raises(ManifestError):
+        checked([row])
+
+
+@given(st.text(), st.text(), st.integers())
+def test_whatever_a_manifest_holds_nothing_leaves_the_snapshot(path: str, blob: str, size: int):
+    try:
+        [entry] = checked([(path, blob, size)])
+    except ManifestError:
+        return
+    inside = Path(os.path.normpath(Path("/snapshot") / entry.path))
+    assert Path("/snapshot") in inside.parents
+
+
+def test_a_shared_store_is_left_as_it_is(tmp_path: Path):
+    """G-HUBBLOB."""
+    folder = snapshot(tmp_path)
+    model = folder.parent.parent
+    [entry] = [entry for entry in entries() if entry.path == names(3)[0]]
+    shared = tmp_path / "blobs" / entry.blob
+    shared.parent.mkdir()
+    (folder / entry.path).resolve().rename(shared)
+    (folder / entry.path).unlink()
+    (folder / entry.path).symlink_to(f"../../../blobs/{entry.blob}")
+    content = content_of(model, folder, entry)
+    assert content == shared
+    place(model, folder, entry, content)
+    assert os.readlink(folder / entry.path) == f"../../../blobs/{entry.blob}"
+
+
+def test_a_link_to_another_blob_is_turned_and_the_other_blob_is_kept(tmp_path: Path):
+    folder = snapshot(tmp_path)
+    model = folder.parent.parent
+    first, second = (entry for entry in entries() if entry.path in names(2 + 1)[:2])
+    (folder / first.path).unlink()
+    (folder / first.path).symlink_to(f"../../blobs/{second.blob}")
+    assert content_of(model, folder, first) == model / "blobs" / first.blob
+    place(model, folder, first, model / "blobs" / first.blob)
+    assert (folder / first.path).read_bytes() == contents()[first.path]
+    assert (folder / second.path).read_bytes() == contents()[second.path]
+
+
+def test_a_folder_where_a_file_belongs_is_refused_by_name(tmp_path: Path):
+    """G-DIR."""
+    folder = snapshot(tmp_path)
+    entry = Entry("config.json", BLOB, 2)
+    (folder / "config.json").mkdir()
+    with pytest.raises(ManifestError, match=r"snapshots/.*/config.json is a folder where a file"):
+        place(folder.parent.parent, folder, entry, folder.parent.parent / "blobs" / BLOB)
+
+
+# --- the stamp ---
+
+
+def test_a_stamp_holds_until_size_time_or_inode_changes(tmp_path: Path):
+    folder = snapshot(tmp_path)
+    prove(folder)
+    blob = (folder / names(3)[0]).resolve()
+    assert Stamp(folder.parent.parent).holds(blob.name, blob)
+    assert not Stamp(folder.parent.parent).holds("0" * 64, blob)
+    about = blob.stat()
+    os.utime(blob, ns=(about.st_atime_ns, about.st_mtime_ns + 1))
+    assert not Stamp(folder.parent.parent).holds(blob.name, blob)
+    os.utime(blob, ns=(about.st_atime_ns, about.st_mtime_ns))
+    assert Stamp(folder.parent.parent).holds(blob.name, blob)
+    copy = blob.with_name("copy")
+    copy.write_bytes(blob.read_bytes())
+    os.utime(copy, ns=(about.st_atime_ns, about.st_mtime_ns))
+    copy.rename(blob)
+    assert not Stamp(folder.parent.parent).holds(blob.name, blob), "the same content in another file is another file"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"verified": 3}', '{"verified": {"a": 1}}'])
+def test_a_stamp_that_cannot_be_read_proves_nothing(tmp_path: Path, text: str):
+    folder = snapshot(tmp_path)
+    (folder.parent.parent / NAME).write_text(text)
+    blob = (folder / names(3)[0]).resolve()
+    stamp = Stamp(folder.parent.parent)
+    assert not stamp.holds(blob.name, blob)
+    stamp.add(blob.name, blob)
+    assert Stamp(folder.parent.parent).holds(blob.name, blob)
+    assert REVISION not in (folder.parent.parent / NAME).read_text()

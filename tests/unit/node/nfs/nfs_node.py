@@ -1,0 +1,97 @@
+"""A node with systemd and a kernel NFS server, as far as the export's script sees them: files and small programs."""
+
+from pathlib import Path
+
+import pytest
+
+from host import as_root
+from nfs import export, server
+from tests.unit.executables import Recorder
+
+SYSTEMCTL = """
+[ "$1" != --quiet ] || shift
+case "$1" in
+  is-active) [ -f {on} ] && echo active || {{ echo inactive; exit 3; }} ;;
+  is-enabled) [ -f {enabled} ] && echo enabled || {{ echo disabled; exit 1; }} ;;
+  enable) touch {enabled} ;;
+  disable) rm -f {enabled} ;;
+  restart) touch {on}; exportfs -r || true; printf 'sl a b c\\n0: 00000000:0801 00000000:0000 0A\\n' >{sockets} ;;
+  stop) rm -f {on} {sockets} {etab} ;;
+  list-units) echo ssh.service; [ ! -f {on} ] || printf 'nfs-server.service loaded\\nrpcbind.socket loaded\\n' ;;
+esac
+"""
+EXPORTFS = """
+cat {exports} {folder}/*.exports 2>/dev/null | while read -r path entries; do
+  case $path in '#'*) continue ;; esac
+  for entry in $entries; do printf '%s\\t%s\\n' "$path" "$entry"; done
+done >{etab}
+# as exportfs does with an entry that is there twice: it takes it, and fails
+[ -z "$(sort {etab} | uniq -d)" ]
+"""
+
+
+class Node:
+    """The head of stack dev, with its NFS server off and nothing exported."""
+
+    def __init__(self, folder: Path, recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
+        self.recorder = recorder
+        self.home = folder / "home"
+        self.exports = folder / "etc/exports"
+        self.etab, self.sockets = folder / "etab", folder / "tcp"
+        self.on, self.enabled = folder / "on", folder / "enabled"
+        self.grace = folder / "v4_end_grace"
+        self.mounts = folder / "mountinfo"
+        self.mounts.write_text("1 0 8:1 / / rw - ext4 /dev/sda rw\n")
+        self.exports.parent.mkdir()
+        self.ours("dev")
+        self.hub.mkdir(parents=True)
+        places = {"on": self.on, "enabled": self.enabled, "sockets": self.sockets, "etab": self.etab}
+        recorder.answer("systemctl", SYSTEMCTL.format(**places))
+        recorder.answer(
+            "exportfs", EXPORTFS.format(exports=self.exports, folder=self.file("dev").parent, etab=self.etab)
+        )
+        recorder.answer("sudo", 'shift 2; exec "$@"')
+        recorder.answer("docker", "exit 1")
+        patch.setenv("HOME", str(self.home))
+        patch.setenv("DOCKER_HOST", f"unix://{folder / 'no-docker.sock'}")
+        patch.setattr(as_root.os, "geteuid", lambda: 1000)  # type: ignore[attr-defined]
+        patch.setattr(export, "EXPORTS", self.exports)
+        patch.setattr(export, "MOUNTS", self.mounts)
+        patch.setattr(export, "PATH", str(recorder.folder))
+        patch.setattr(export, "START", export.START.replace(str(server.GRACE), str(self.grace)))
+        patch.setattr(server, "TABLE", self.etab)
+        patch.setattr(server, "SOCKETS", (self.sockets, folder / "tcp6"))
+
+    @property
+    def hub(self) -> Path:
+        return self.home / ".cache/huggingface/hub"
+
+    def ours(self, stack: str) -> Path:
+        """Our folder of a stack."""
+        folder = self.home / ".local/share/spark-stack" / stack
+        folder.mkdir(parents=True)
+        (folder / ".spark-stack").write_text(stack + "\n")
+        return folder
+
+    def file(self, stack: str) -> Path:
+        return self.exports.parent / f"exports.d/spark-stack-{stack}.exports"
+
+    def serve(self, *lines: str) -> None:
+        """Somebody's server, started with these lines in /etc/exports."""
+        self.exports.write_text("".join(f"{line}\n" for line in lines))
+        self.sudo("systemctl", "restart", "nfs-server")
+        self.enabled.touch()
+
+    def hold_port(self) -> None:
+        """Something else listens on 2049."""
+        self.sockets.write_text("sl a b c\n0: 00000000:0801 00000000:0000 0A\n")
+
+    def sudo(self, *words: str) -> None:
+        as_root.run(as_root.Way("root", ()), words, timeout_s=5)
+
+    def changes(self) -> list[list[str]]:
+        """What was changed on the node as root so far."""
+        return [call[6:] for call in self.recorder.calls("sudo") if call[6:] != ["true"]]
+
+    def state(self) -> dict[str, bool]:
+        return {"on": self.on.exists(), "enabled": self.enabled.exists()}

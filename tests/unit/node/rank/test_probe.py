@@ -1,0 +1,196 @@
+"""The first completion and the warm-up: the shipped script against an engine that the test answers for."""
+
+import http.client
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rank import probe
+from tests.unit.executables import run_shipped
+from tests.unit.servers import Answer, Request, body, serving
+
+INPUTS = {
+    "model": "deepseek-v4-flash-dspark",
+    "stack": "dev",
+    "completion_timeout_s": 20,
+    "warmup_passes": 0,
+    "warmup_max_tokens": 256,
+    "warmup_agree": 0.05,
+}
+KEY = "sk-0123456789"
+
+
+def said(**message: object) -> Answer:
+    return body({"choices": [{"message": message}]})
+
+
+def run(
+    answer: Callable[[Request], Answer],
+    home: Path,
+    inputs: dict[str, object] | None = None,
+    apart: bool = False,
+    **env: str,
+) -> tuple["subprocess.CompletedProcess[str]", list[Request]]:
+    with serving(answer) as (url, seen):
+        done = run_shipped(
+            "rank.probe", {**INPUTS, "base_url": url, **(inputs or {})}, apart=apart, HOME=str(home), **env
+        )
+    return done, seen
+
+
+def with_key(home: Path) -> None:
+    folder = home / ".local/share/spark-stack/dev/secrets"
+    folder.mkdir(parents=True)
+    (folder / "api_key").write_text(KEY)
+
+
+def test_a_real_completion_is_asked_for_and_shown(tmp_path: Path):
+    """I8: the model list answers before a chat does."""
+    done, seen = run(lambda _: said(content=" 4183. "), tmp_path, apart=True)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["answer"], result["warmup_s"], result["settled"]) == ("4183.", [], True)
+    assert done.stderr.startswith("What is 47 x 89?   4183.   (")
+    [(method, path, headers, sent)] = seen
+    assert (method, path) == ("POST", "/v1/chat/completions")
+    assert sent == {
+        "model": "deepseek-v4-flash-dspark",
+        "messages": [{"role": "user", "content": "What is 47 x 89?"}],
+        "max_tokens": 64,
+        "temperature": 0,
+    }
+    assert "Authorization" not in headers
+
+
+def test_a_stack_with_a_key_is_asked_with_it_and_prints_it_nowhere(tmp_path: Path):
+    """I4."""
+    with_key(tmp_path)
+
+    def keyed(request: Request) -> Answer:
+        return said(content="4183.") if request[2].get("Authorization") == f"Bearer {KEY}" else body({}, 401)
+
+    done, _ = run(keyed, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert KEY not in done.stdout + done.stderr
+
+
+def test_an_engine_that_refuses_our_key_is_told_at_once_with_its_own_exit_code(tmp_path: Path):
+    """I4: up, and with another key."""
+    with_key(tmp_path)
+    done, seen = run(lambda _: body({"error": "Unauthorized"}, 401), tmp_path, {"warmup_passes": 3})
+    assert (done.returncode, len(seen)) == (3, 1)
+    assert "the engine is up and refuses our API key" in done.stderr
+
+
+def test_a_model_that_spends_its_tokens_on_thinking_has_answered(tmp_path: Path):
+    """H3."""
+    done, _ = run(lambda _: said(content=None, reasoning="47 x 89 is"), tmp_path)
+    assert done.returncode == 0 and json.loads(done.stdout)["answer"] == "47 x 89 is"
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (said(content=""), "the first completion failed: the completion of 'What is 47 x 89?' is empty: "),
+        (said(content=None), "the first completion failed: the completion of 'What is 47 x 89?' is empty: "),
+        (said(content=" \n"), "the first completion failed: the completion of 'What is 47 x 89?' is empty: "),
+        (body({"choices": []}), "the first completion failed: the answer to 'What is 47 x 89?' is no completion: "),
+        (body({"object": "error"}), "the first completion failed: the answer to 'What is 47 x 89?' is no completion: "),
+        (body([]), "the first completion failed: the answer to 'What is 47 x 89?' is no completion: "),
+        ((200, b"<html>"), "the first completion failed: "),
+        ((500, b"EngineCore encountered an issue"), "the first completion failed with 500: EngineCore encountered an"),
+        ((0, b""), "the first completion failed: "),
+    ],
+    ids=["empty", "null", "blank", "no-choice", "no-choices", "a-list", "no-json", "500", "dies"],
+)
+def test_anything_but_words_is_no_completion(answer: Answer, words: str, tmp_path: Path):
+    done, _ = run(lambda _: answer, tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(words) and "Traceback" not in done.stderr
+
+
+def test_an_engine_that_is_not_there_is_no_completion(tmp_path: Path):
+    done = run_shipped("rank.probe", {**INPUTS, "base_url": "http://127.0.0.1:1"}, HOME=str(tmp_path))
+    assert done.returncode == 1
+    assert "the first completion failed: " in done.stderr and "refused" in done.stderr
+
+
+def test_the_nodes_proxy_is_not_asked_for_what_runs_on_the_node(tmp_path: Path):
+    done, seen = run(lambda _: said(content="4183."), tmp_path, http_proxy="http://127.0.0.1:1")
+    assert done.returncode == 0, done.stderr
+    assert len(seen) == 1
+
+
+def test_an_engine_that_hangs_is_given_up_at_the_limit_by_name(monkeypatch: pytest.MonkeyPatch):
+    """I3: /health says 200 while no token comes."""
+
+    def hangs(*_: object) -> tuple[str, float]:
+        raise TimeoutError
+
+    monkeypatch.setattr(probe, "complete", hangs)
+    monkeypatch.setattr(sys, "argv", ["probe", json.dumps(INPUTS)])
+    with pytest.raises(SystemExit) as ended:
+        probe.main()
+    assert ended.value.code == (
+        "no completion within 20 s, although the API is up: the engine hangs; look at both ranks"
+    )
+
+
+# --- the warm-up, with the seconds that passes take ---
+
+
+class Passes:
+    """Completions that take these seconds, or fail."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *taken: float | Exception) -> None:
+        self.left = list(taken)
+        self.asked: list[tuple[str, int]] = []
+        monkeypatch.setattr(probe, "complete", self.complete)
+
+    def complete(self, inputs: object, prompt: str, max_tokens: int) -> tuple[str, float]:
+        self.asked.append((prompt, max_tokens))
+        taken = self.left.pop(0)
+        if isinstance(taken, Exception):
+            raise taken
+        return "words", taken
+
+
+def warm_up(passes: int) -> tuple[list[float], bool]:
+    return probe.warm_up({**INPUTS, "warmup_passes": passes})
+
+
+def test_the_warm_up_stops_when_two_passes_agree(monkeypatch: pytest.MonkeyPatch):
+    passes = Passes(monkeypatch, 21.0, 9.0, 6.0, 5.8, 5.8)
+    assert warm_up(8) == ([21.0, 9.0, 6.0, 5.8], True)
+    assert passes.asked == [("Write 200 words about memory bandwidth.", 256)] * 4
+
+
+def test_a_warm_engine_takes_two_passes(monkeypatch: pytest.MonkeyPatch):
+    Passes(monkeypatch, 5.7, 5.8)
+    assert warm_up(8) == ([5.7, 5.8], True)
+
+
+def test_a_pass_that_is_slower_again_does_not_agree(monkeypatch: pytest.MonkeyPatch):
+    Passes(monkeypatch, 6.0, 9.0, 9.1)
+    assert warm_up(8) == ([6.0, 9.0, 9.1], True)
+
+
+def test_the_warm_up_ends_at_its_most_passes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """I9: bounded, with progress."""
+    Passes(monkeypatch, 20.0, 10.0, 5.0)
+    assert warm_up(3) == ([20.0, 10.0, 5.0], False)
+    assert capsys.readouterr().err.splitlines() == [
+        "warm-up 1 of at most 3: 20.00 s",
+        "warm-up 2 of at most 3: 10.00 s",
+        "warm-up 3 of at most 3: 5.00 s",
+    ]
+
+
+@pytest.mark.parametrize("error", [TimeoutError("timed out"), ValueError("empty"), http.client.IncompleteRead(b"")])
+def test_a_pass_that_fails_is_never_fatal(error: Exception, monkeypatch: pytest.MonkeyPatch):
+    Passes(monkeypatch, 20.0, error)
+    assert warm_up(8) == ([20.0], False)
