@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from effort_edit import FILE, mend
 from lab.hub.checkpoint import ENCODING
+from rank.effort_edit import FILE, mend
 
 TOKENIZERS = Path(__file__).parents[2] / "lab/runtime/vllm/tokenizers"
 
