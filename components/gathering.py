@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from components.base import Refusal
 from components.facts import NodeFacts, parse, with_missing
 from components.node_script import run_script
 from components.settings import ClusterSettings
 from components.ssh import Resolved, SshError, Target
+from facts.document import FactsInputs
 
 LIMIT_S = 60
 
@@ -17,13 +17,12 @@ class FactsError(Refusal):
     title = "the nodes could not be read"
 
 
-def inputs_of(settings: ClusterSettings, rank: int, stack: str) -> dict[str, Any]:
+def inputs_of(settings: ClusterSettings, rank: int, stack: str) -> FactsInputs:
     node, engine = settings.nodes[rank], settings.engine
     return {
         "stack": stack,
-        "fabric_ip": str(node.fabric_ip),
         "hf_cache": node.hf_cache,
-        "model": settings.checkpoint.repo,
+        "repo": settings.checkpoint.repo,
         "revision": settings.checkpoint.revision,
         "shards": settings.checkpoint.shards,
         "encoding_file": settings.checkpoint.encoding_file,
@@ -35,10 +34,10 @@ def inputs_of(settings: ClusterSettings, rank: int, stack: str) -> dict[str, Any
     }
 
 
-Reader = Callable[[Target, Resolved, dict[str, Any]], str]
+Reader = Callable[[Target, Resolved, FactsInputs], str]
 
 
-def read_node(target: Target, resolved: Resolved, inputs: dict[str, Any]) -> str:
+def read_node(target: Target, resolved: Resolved, inputs: FactsInputs) -> str:
     return run_script(target, resolved, "facts.gather", inputs, timeout_s=LIMIT_S)
 
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from components.checkpoint_plan import amount, missing_gib
-from components.facts import DockerFacts, NodeFacts
+from components.facts import NodeFacts
 from components.rank.spec import container_name
 from components.settings import ClusterSettings
+from facts.document import DockerFacts
 from gid.members import Refusal as FabricRefusal
 
 GIB_KB = 1 << 20
@@ -86,7 +87,7 @@ def docker_usable(view: NodeView) -> Iterator[Finding]:
 
 def fabric_usable(view: NodeView) -> Iterator[Finding]:
     node = view.cluster.nodes[view.rank]
-    if view.facts.table.get("hcas") is None or view.facts.table.get("interfaces") is None:
+    if view.facts.hcas is None or view.facts.interfaces is None:
         yield view.error("the GID table could not be read, so no rank could use the fabric: see the problems above")
         return
     try:
@@ -96,8 +97,8 @@ def fabric_usable(view: NodeView) -> Iterator[Finding]:
         return
     for note in found["notes"]:
         yield view.warning(note)
-    if node.ifname and node.ifname not in view.facts.table["interfaces"]:
-        present = ", ".join(sorted(view.facts.table["interfaces"]))
+    if node.ifname and node.ifname not in view.facts.interfaces:
+        present = ", ".join(sorted(view.facts.interfaces))
         yield view.error(f"there is no netdev {node.ifname} (present: {present}): leave ifname out, or correct it")
 
 
@@ -106,7 +107,7 @@ def memory_enough(view: NodeView) -> Iterator[Finding]:
     if memory is None or not memory.MemTotal:
         yield view.error("/proc/meminfo could not be read")
         return
-    total, available = memory.MemTotal / GIB_KB, memory.MemAvailable / GIB_KB
+    total, available = memory.MemTotal / GIB_KB, (memory.MemAvailable or 0) / GIB_KB
     if total < hardware.memory_gib:
         yield view.warning(
             f"{total:.1f} GiB of memory, a healthy node shows {hardware.memory_gib:g} or more: what hides the rest?"
@@ -151,14 +152,12 @@ def disk_enough(view: NodeView) -> Iterator[Finding]:
         yield view.error("the disk of the Hugging Face cache could not be read")
         return
     cache = disks.hf_cache
-    if not cache.writable and "/models--" in (cache.unwritable or ""):
+    if cache.unwritable and "/models--" in cache.unwritable:
         yield view.warning(
             f"{cache.unwritable} belongs to another user: the checkpoint's step gives it to {view.facts.user}"
         )
-    elif not cache.writable:
-        yield view.error(
-            f"{cache.unwritable or cache.path} is not writable for {view.facts.user}: chown it, or set hf_cache"
-        )
+    elif cache.unwritable:
+        yield view.error(f"{cache.unwritable} is not writable for {view.facts.user}: chown it, or set hf_cache")
     missing = 0.0 if view.cluster.reads_over_nfs(view.rank) else missing_gib(view.cluster, view.facts)
     size = view.cluster.checkpoint.size_gib
     # a small checkpoint, such as the lab's, needs no more room to spare than its own size

@@ -6,7 +6,6 @@ is stdout, its words are stderr.
 
 import subprocess
 from collections.abc import Mapping
-from typing import Any
 
 from components.shell import python_line
 from components.ssh import Resolved, SshError, Target, ssh_argv
@@ -18,7 +17,7 @@ def environment_payload(name: str, variables: Mapping[str, str]) -> str:
     return f"import os\nos.environ.update({dict(variables)!r})\n{payload(name)}"
 
 
-def run_script(target: Target, resolved: Resolved, name: str, inputs: Mapping[str, Any], *, timeout_s: int) -> str:
+def run_script(target: Target, resolved: Resolved, name: str, inputs: Mapping[str, object], *, timeout_s: int) -> str:
     """Run a script on a node now and return its stdout.
 
     Raises SshError naming node and step: not reachable, over its limit (on the node, or here), or its own words.

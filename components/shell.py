@@ -3,7 +3,6 @@
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 
 def command_line(argv: Sequence[str]) -> str:
@@ -11,7 +10,7 @@ def command_line(argv: Sequence[str]) -> str:
     return shlex.join(argv)
 
 
-def python_line(inputs: Mapping[str, Any], timeout_s: int, *, note: str = "") -> str:
+def python_line(inputs: Mapping[str, object], timeout_s: int, *, note: str = "") -> str:
     """The line that runs a Python program from stdin on a node, with its inputs as one JSON argument.
 
     `note` comes first as a no-op, so that a reviewer reads in the diff why a command runs again.

@@ -3,7 +3,8 @@
 import json
 from typing import Any
 
-from components.facts import BEGIN, END, NodeFacts, parse
+from components.facts import NodeFacts, parse
+from facts.document import BEGIN, END
 
 GID = "0000:0000:0000:0000:0000:ffff:{:02x}{:02x}:{:02x}{:02x}"
 MIB_KB = 1024
@@ -29,16 +30,13 @@ def document(number: int, index: int, *, arch: str = "aarch64") -> dict[str, Any
     """Node `number` (1 is the head) with its fabric rows at `index`."""
     first, second = f"192.168.100.{number}", f"192.168.101.{number}"
     return {
-        "schema": 1,
-        "hostname": f"node{number}",
         "boot_id": f"boot-{number}",
         "kernel": "6.17.0-1032-nvidia",
         "machine": arch,
         "os": "DGX OS 7",
         "kho_off": False,
         "user": "ops",
-        "home": "/home/ops",
-        "memory": {"MemTotal": 121 << 20, "MemFree": 110 << 20, "MemAvailable": 117 << 20, "CmaTotal": 0, "CmaFree": 0},
+        "memory": {"MemTotal": 121 << 20, "MemAvailable": 117 << 20, "CmaTotal": 0, "CmaFree": 0},
         "interfaces": {
             "enp1s0f1np1": {"mtu": 9000, "operstate": "up", "addresses": [{"ip": first, "prefix": 24}]},
             "enP2p1s0f1np1": {"mtu": 9000, "operstate": "up", "addresses": [{"ip": second, "prefix": 24}]},
@@ -51,9 +49,9 @@ def document(number: int, index: int, *, arch: str = "aarch64") -> dict[str, Any
         "containers": [],
         "image": {"present": True, "architecture": None, "env": []},
         "listeners": [],
-        "gpu": {"name": "NVIDIA GB10", "driver": "580.159.03", "apps": []},
+        "gpu": {"driver": "580.159.03", "apps": []},
         "disk": {
-            "hf_cache": {"path": "/home/ops/.cache/huggingface", "free_bytes": 900 << 30, "writable": True},
+            "hf_cache": {"path": "/home/ops/.cache/huggingface", "free_bytes": 900 << 30},
             "docker_root": {"path": "/var/lib/docker", "free_bytes": 900 << 30},
         },
         "checkpoint": {"gaps": [], "bytes_present": 156 << 30},

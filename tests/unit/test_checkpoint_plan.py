@@ -61,30 +61,30 @@ def counted(head: dict[str, Any], worker: dict[str, Any]) -> list[str]:
 
 def test_what_another_revision_has_too_is_not_counted_as_missing():
     """D5: a new pin moves a few GiB, not 155; a blob with two names is one blob."""
-    moved = {**NO_SNAPSHOT, "revisions": [OLD], "here": {"a" * 64: 100 * GIB, "f" * 64: 9}}
-    found = counted(moved, {**moved, "here": {}})
+    moved = {**NO_SNAPSHOT, "revisions": [OLD], "sizes": {"a" * 64: 100 * GIB, "f" * 64: 9}}
+    found = counted(moved, {**moved, "sizes": {}})
     assert "head downloads 50.0 GiB: it has revision 00000000 so far" in found[0]
     assert "worker mirrors 150.0 GiB from head: it has revision 00000000 so far" in found[2]
 
 
 @pytest.mark.parametrize("name", ["a" * 64, "model-1.safetensors"])
 def test_a_file_is_here_by_its_blob_or_by_its_path_and_only_in_its_whole_length(name: str):
-    lacking = {"gaps": ["config.json is missing"], "here": {name: 100 * GIB, "b" * 64: 50 * GIB}}
+    lacking = {"gaps": ["config.json is missing"], "sizes": {name: 100 * GIB, "b" * 64: 50 * GIB}}
     assert "head downloads 1,500 bytes: config.json is missing" in counted(lacking, {})[0]
-    short = {"gaps": ["model-1.safetensors is short"], "here": {name: 100 * GIB - 1, "b" * 64: 50 * GIB}}
+    short = {"gaps": ["model-1.safetensors is short"], "sizes": {name: 100 * GIB - 1, "b" * 64: 50 * GIB}}
     assert "head downloads 100.0 GiB" in counted(short, {})[0]
 
 
 def test_a_download_that_was_cut_is_begun_anew_in_the_room_that_it_takes():
     gaps = {"gaps": ["model-1.safetensors is missing"]}
     partial = {f"{'a' * 64}.1234abcd.incomplete": 30 * GIB, f"{'f' * 64}.1234abcd.incomplete": 7 * GIB}
-    found = counted({}, {**gaps, "here": {"b" * 64: 50 * GIB, "c" * 40: 1500, **partial}})
+    found = counted({}, {**gaps, "sizes": {"b" * 64: 50 * GIB, "c" * 40: 1500, **partial}})
     assert "worker mirrors 70.0 GiB from head" in found[0]
 
 
 def test_where_every_byte_is_here_only_the_proof_lacks():
     all_here = {blob: size for _, blob, size in LISTING}
-    unproven = {"gaps": ["config.json was never proven by its hash, or changed since"], "here": all_here}
+    unproven = {"gaps": ["config.json was never proven by its hash, or changed since"], "sizes": all_here}
     assert "head proves its 156.3 GiB again, and fetches what is damaged" in counted(unproven, {})[0]
 
 
@@ -100,7 +100,7 @@ def test_what_lacks_and_what_is_here_are_the_whole(sizes: list[int], present: se
     here = {str(number) * 64: sizes[number] * GIB for number in present if number < len(sizes)}
     under_way = {f"{str(number) * 64}.spark-part": size * GIB for number, size in partial.items()}
     facts = with_missing(
-        pair({"listing": listing}, {"gaps": ["something is missing"], "here": {**here, **under_way}}),
+        pair({"listing": listing}, {"gaps": ["something is missing"], "sizes": {**here, **under_way}}),
     )
     lacking = missing_gib(VISION, facts[1])
     room = sum(size for number, size in partial.items() if number < len(sizes) and number not in present)

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from components.facts import BEGIN, END, parse
+from components.facts import parse
 from components.gathering import FactsError, gather, inputs_of
 from components.generation import LiveRank
 from components.ssh import Resolved, SshError, Target
+from facts.document import BEGIN, END
 from gid.members import Refusal
 from tests.program.pair import document, healthy, rank_container, typed
 from tests.unit.stacks import cluster, node
@@ -22,11 +23,11 @@ def printed(value: object) -> str:
 
 def test_what_a_login_prints_around_the_document_does_not_matter():
     found = parse(f"Welcome to DGX Spark\n{printed(document(1, 3))}logout\n")
-    assert (found.hostname, found.kernel) == ("node1", "6.17.0-1032-nvidia")
+    assert (found.boot_id, found.kernel) == ("boot-1", "6.17.0-1032-nvidia")
 
 
 def test_a_newer_document_with_more_in_it_is_taken():
-    assert parse(printed({**document(1, 3), "battery": "none"})).hostname == "node1"
+    assert parse(printed({**document(1, 3), "battery": "none"})).boot_id == "boot-1"
 
 
 @pytest.mark.parametrize(
@@ -106,9 +107,8 @@ def test_each_node_is_asked_about_what_its_own_rank_needs():
     head, worker = inputs_of(stack, 0, "dev"), inputs_of(stack, 1, "dev")
     assert head == {
         "stack": "dev",
-        "fabric_ip": "198.51.100.1",
         "hf_cache": "~/.cache/huggingface",
-        "model": "deepseek-ai/DeepSeek-V4-Flash-DSpark",
+        "repo": "deepseek-ai/DeepSeek-V4-Flash-DSpark",
         "revision": "3c5ed1f0a94b27d86ef1a0b9c2d4e87f5a6b0c13",
         "shards": 48,
         "encoding_file": "encoding/encoding_dsv4.py",
@@ -118,7 +118,7 @@ def test_each_node_is_asked_about_what_its_own_rank_needs():
         "endpoint": "https://huggingface.co",
         "nfs": None,
     }
-    assert (worker["fabric_ip"], worker["hf_cache"], worker["ports"]) == ("198.51.100.2", "/raid/hf", [])
+    assert (worker["hf_cache"], worker["ports"]) == ("/raid/hf", [])
     assert (worker["endpoint"], worker["nfs"]) == (None, None), "a worker downloads nothing"
     reading = cluster("dspark", {"checkpoint": {"mode": "nfs"}})
     assert [inputs_of(reading, rank, "dev")["nfs"] for rank in (0, 1)] == [None, "198.51.100.1"]
@@ -127,7 +127,7 @@ def test_each_node_is_asked_about_what_its_own_rank_needs():
 def reader(**answers: str | Exception):
     """A reader that answers by host."""
 
-    def read(target: Target, resolved: Resolved, inputs: dict[str, Any]) -> str:
+    def read(target: Target, resolved: Resolved, inputs: object) -> str:
         answer = answers[target.host.replace("-", "_")]
         if isinstance(answer, Exception):
             raise answer
@@ -139,7 +139,7 @@ def reader(**answers: str | Exception):
 def test_the_facts_come_in_rank_order():
     texts = [printed(item) for item in healthy()]
     found = gather(cluster(), TARGETS, "dev", reader(spark_a=texts[0], spark_b=texts[1]))
-    assert [item.hostname for item in found] == ["node1", "node2"]
+    assert [item.boot_id for item in found] == ["boot-1", "boot-2"]
 
 
 def test_every_node_that_cannot_be_read_has_a_line_and_the_way_to_preview_without():

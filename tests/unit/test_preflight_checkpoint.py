@@ -48,7 +48,7 @@ def test_a_checkpoint_that_could_not_be_read_counts_as_missing():
 
 def test_a_cache_that_the_user_may_not_write_is_refused_by_the_folder():
     """D9."""
-    text = one(found(lambda node: node["disk"]["hf_cache"].update(writable=False, unwritable="/raid")))
+    text = one(found(lambda node: node["disk"]["hf_cache"].update(unwritable="/raid")))
     assert text == "worker: /raid is not writable for ops: chown it, or set hf_cache"
 
 
@@ -72,7 +72,7 @@ def test_an_image_that_does_not_fit_is_refused_by_dockers_own_disk():
 def test_a_models_folder_of_root_is_no_reason_to_stop_since_the_step_mends_it():
     """G-ROOT."""
     folder = "/home/ops/.cache/huggingface/hub/models--owner--name/blobs"
-    text = one(found(lambda node: node["disk"]["hf_cache"].update(writable=False, unwritable=folder)), "warning")
+    text = one(found(lambda node: node["disk"]["hf_cache"].update(unwritable=folder)), "warning")
     assert text == f"worker: {folder} belongs to another user: the checkpoint's step gives it to ops"
 
 

@@ -9,50 +9,48 @@ import contextlib
 import os
 import socket
 from pathlib import Path
-from typing import Any
 
+from facts.document import CheckpointFacts, HubError
 from hub.files import INDEX, gaps, snapshot_of
 from hub.manifest import PARTIAL, Entry, checked, of_snapshot, unverified
 
 HUB_S, LISTING_S = 8.0, 3.0
 """Together less than what a probe may take."""
 
-Json = dict[str, Any]
 Sizes = dict[str, int]
 
 
-def checkpoint(hf_cache: str, model: str, revision: str, shards: int, others: list[str], endpoint: str | None) -> Json:
-    """What a revision lacks, the bytes of it that are here, other revisions, and whether the hub would give the rest.
+def checkpoint(
+    hf_cache: str, repo: str, revision: str, shards: int, others: list[str], endpoint: str | None
+) -> CheckpointFacts:
+    """What a revision lacks, what of it is on this node, and whether the hub would give the rest.
 
-    `outside` is where the model's folder really is when a link leads out of the cache, which no container can follow.
-    `listing` says of what the revision consists: the node with an endpoint, the head, knows or asks. Other nodes' lack
-    is counted by it.
+    The node with an endpoint, the head, knows the listing or asks for it; other nodes' lack is counted by it.
     """
     hub = Path(hf_cache) / "hub"
-    snapshot = snapshot_of(hub, model, revision)
+    snapshot = snapshot_of(hub, repo, revision)
     folder = snapshot.parent.parent
     lacking = gaps(snapshot, shards, *others)
     if not lacking:
         lacking = [f"{name} was never proven by its hash, or changed since" for name in unverified(snapshot)]
     real = os.path.realpath(folder)
-    refused = hub_error(endpoint, model, revision) if lacking and endpoint else None
-    known: list[Entry] | None = None
+    refused = hub_error(endpoint, repo, revision) if lacking and endpoint else None
+    entries: list[Entry] | None = None
     if endpoint and not lacking:
-        known = of_snapshot(snapshot)
-    elif endpoint and (refused is None or refused["status"]):
-        known = listing(endpoint, model, revision)
+        entries = of_snapshot(snapshot)
+    elif endpoint and (refused is None or refused.status):
+        entries = listing(endpoint, repo, revision)
     files, blobs = sizes(folder, snapshot)
-    return {
-        "path": str(snapshot),
-        "gaps": lacking,
-        # what is under way is counted: the same disk will hold it when whole
-        "bytes_present": sum(files.values()) + sum(size for name, size in blobs.items() if name.endswith(PARTIAL)),
-        "revisions": sorted(path.name for path in snapshot.parent.glob("*") if path.is_dir()),
-        "outside": None if real.startswith(f"{os.path.realpath(hub)}/") else real,
-        "hub_error": refused,
-        "here": {**blobs, **files} if lacking else {},
-        "listing": [[entry.path, entry.blob, entry.size] for entry in known] if known else None,
-    }
+    return CheckpointFacts(
+        gaps=lacking,
+        # what is under way is counted: the same disk will hold it when it has arrived
+        bytes_present=sum(files.values()) + sum(size for name, size in blobs.items() if name.endswith(PARTIAL)),
+        revisions=sorted(path.name for path in snapshot.parent.glob("*") if path.is_dir()),
+        outside=None if real.startswith(f"{os.path.realpath(hub)}/") else real,
+        hub_error=refused,
+        sizes={**blobs, **files} if lacking else {},
+        listing=[(entry.path, entry.blob, entry.size) for entry in entries] if entries else None,
+    )
 
 
 def sizes(model: Path, snapshot: Path) -> tuple[Sizes, Sizes]:
@@ -69,12 +67,12 @@ def sizes(model: Path, snapshot: Path) -> tuple[Sizes, Sizes]:
     return {path.relative_to(snapshot).as_posix(): path.stat().st_size for path in found}, blobs
 
 
-def listing(endpoint: str, model: str, revision: str) -> list[Entry] | None:
+def listing(endpoint: str, repo: str, revision: str) -> list[Entry] | None:
     """The hub's list of a revision's files, as it gives it to somebody without a token; None when it does not."""
     import json
     import urllib.request
 
-    url = f"{endpoint}/api/models/{model}/tree/{revision}?recursive=true"
+    url = f"{endpoint}/api/models/{repo}/tree/{revision}?recursive=true"
     try:
         with urllib.request.urlopen(url, timeout=LISTING_S) as answer:
             # a further page: no revision of ours has so many files
@@ -90,19 +88,19 @@ def listing(endpoint: str, model: str, revision: str) -> list[Entry] | None:
         return None
 
 
-def hub_error(endpoint: str, model: str, revision: str) -> Json | None:
-    """What the hub says to somebody without a token who asks for the index: {"status", "words"}, None for a yes."""
+def hub_error(endpoint: str, repo: str, revision: str) -> HubError | None:
+    """What the hub says to somebody without a token who asks for the index: None for a yes."""
     import urllib.error
     import urllib.request
 
-    url = f"{endpoint}/{model}/resolve/{revision}/{INDEX}"
+    url = f"{endpoint}/{repo}/resolve/{revision}/{INDEX}"
     try:
         with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=HUB_S):
             return None
     except urllib.error.HTTPError as error:
-        return {"status": error.code, "words": error.headers.get("X-Error-Message") or error.reason}
+        return HubError(error.code, error.headers.get("X-Error-Message") or error.reason)
     except OSError as error:
-        return {"status": None, "words": str(getattr(error, "reason", error))}
+        return HubError(None, str(getattr(error, "reason", error)))
 
 
 def knock(address: str) -> str | None:

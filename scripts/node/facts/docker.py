@@ -11,9 +11,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from facts.document import ContainerFacts, DockerFacts, ImageFacts
 from host import dockerd
 
-ZERO_TIME = "0001-01-01T00:00:00Z"
 OVERRIDES = ("NCCL_", "VLLM_HOST_IP")
 """Variables of an image that steer the fabric of a rank that does not set them; *_SOCKET_IFNAME too."""
 
@@ -60,17 +60,8 @@ def get_json(path: str) -> Any:
     return json.loads(body)
 
 
-def read_status(groups: list[str]) -> dict[str, Any]:
+def read_status(groups: list[str]) -> DockerFacts:
     """How dockerd can be used, and what kind it is. `groups` are those of this session."""
-    facts: dict[str, Any] = {
-        "status": "ok",
-        "detail": None,
-        "version": None,
-        "api_version": None,
-        "root_dir": None,
-        "storage_driver": None,
-        "runtimes": None,
-    }
     try:
         _, header, _ = get("/_ping")
         info = get_json("/info")
@@ -79,17 +70,15 @@ def read_status(groups: list[str]) -> dict[str, Any]:
         if error.status == "denied":
             listed = "docker" in groups
             detail += ": the session is in group docker, so look at the socket" if listed else _not_in_group()
-        return {**facts, "status": error.status, "detail": detail}
+        return DockerFacts(error.status, detail)
+    api_version = None
     for line in header.split(b"\r\n"):
         name, _, value = line.partition(b":")
         if name.lower() == b"api-version":
-            facts["api_version"] = value.strip().decode()
-    if isinstance(info, dict):
-        facts["version"] = info.get("ServerVersion")
-        facts["root_dir"] = info.get("DockerRootDir")
-        facts["storage_driver"] = info.get("Driver")
-        facts["runtimes"] = sorted(info.get("Runtimes") or {})
-    return facts
+            api_version = value.strip().decode()
+    info = info if isinstance(info, dict) else {}
+    version, root_dir, driver = (info.get(key) for key in ("ServerVersion", "DockerRootDir", "Driver"))
+    return DockerFacts("ok", None, version, api_version, root_dir, driver)
 
 
 def _not_in_group() -> str:
@@ -125,13 +114,13 @@ def published_ports(listed: Sequence[Mapping[str, Any]]) -> dict[int, str]:
     return {p["PublicPort"]: names[e["Id"]] for e in listed for p in e.get("Ports") or [] if p.get("PublicPort")}
 
 
-def describe(listed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def describe(listed: Sequence[Mapping[str, Any]]) -> list[ContainerFacts]:
     """The containers that matter to a stack, by name.
 
     Ours in any state (label spark.stack, or a name that begins with spark-), and each running one that has the GPU or
     runs vLLM. Of labels only spark.* are passed on.
     """
-    found: list[dict[str, Any]] = []
+    found: list[ContainerFacts] = []
     for identity, name in names_of(listed).items():
         entry = next(entry for entry in listed if entry["Id"] == identity)
         ours = "spark.stack" in (entry.get("Labels") or {}) or name.startswith("spark-")
@@ -141,30 +130,25 @@ def describe(listed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         if not isinstance(detail, dict):
             continue  # removed since it was listed
         fact = _container(identity, name, detail)
-        if ours or fact["gpu"] or fact["vllm"]:
+        if ours or fact.gpu or fact.vllm:
             found.append(fact)
-    return sorted(found, key=lambda fact: str(fact["name"]))
+    return sorted(found, key=lambda fact: fact.name)
 
 
-def _container(identity: str, name: str, detail: dict[str, Any]) -> dict[str, Any]:
+def _container(identity: str, name: str, detail: dict[str, Any]) -> ContainerFacts:
     config, state, host = detail.get("Config") or {}, detail.get("State") or {}, detail.get("HostConfig") or {}
     labels = config.get("Labels")
-    started, finished = state.get("StartedAt"), state.get("FinishedAt")
-    return {
-        "id": identity,
-        "name": name,
-        "labels": {k: v for k, v in labels.items() if k.startswith("spark.")} if isinstance(labels, dict) else {},
-        "state": state.get("Status"),
-        "running": state.get("Running") is True,
-        "exit_code": state.get("ExitCode"),
-        "oom_killed": state.get("OOMKilled") is True,
-        "error": state.get("Error") or None,
-        "started_at": None if started == ZERO_TIME else started,
-        "finished_at": None if finished == ZERO_TIME else finished,
-        "image": config.get("Image"),
-        "gpu": has_gpu(config, host),
-        "vllm": "vllm" in json.dumps([config.get(key) for key in ("Image", "Entrypoint", "Cmd")]).lower(),
-    }
+    return ContainerFacts(
+        id=identity,
+        name=name,
+        running=state.get("Running") is True,
+        labels={k: v for k, v in labels.items() if k.startswith("spark.")} if isinstance(labels, dict) else {},
+        exit_code=state.get("ExitCode"),
+        oom_killed=state.get("OOMKilled") is True,
+        error=state.get("Error") or None,
+        gpu=has_gpu(config, host),
+        vllm="vllm" in json.dumps([config.get(key) for key in ("Image", "Entrypoint", "Cmd")]).lower(),
+    )
 
 
 def has_gpu(config: dict[str, Any], host: dict[str, Any]) -> bool:
@@ -177,11 +161,11 @@ def has_gpu(config: dict[str, Any], host: dict[str, Any]) -> bool:
     return host.get("Runtime") == "nvidia" and any(v.split("=")[1] not in ("", "void", "none") for v in wanted)
 
 
-def read_image(reference: str) -> dict[str, Any]:
+def read_image(reference: str) -> ImageFacts:
     """Whether an image is here, for which machine, and which variables it bakes in that would steer the fabric."""
     found = get_json(f"/images/{reference}/json")
     if not isinstance(found, dict):
-        return {"present": False, "architecture": None, "env": []}
+        return ImageFacts(present=False)
     names = [text.partition("=")[0] for text in (found.get("Config") or {}).get("Env") or []]
     steering = [name for name in names if name.startswith(OVERRIDES) or name.endswith("_SOCKET_IFNAME")]
-    return {"present": True, "architecture": found.get("Architecture"), "env": sorted(steering)}
+    return ImageFacts(True, found.get("Architecture"), sorted(steering))

@@ -3,12 +3,8 @@
 Reads only; needs no root and no tool but Python. Every probe is bounded and stands alone: one that fails leaves null
 and an entry in `problems`. Standard library only, Python 3.10.
 
-Inputs: one JSON object, all keys optional: stack, hf_cache (default ~/.cache/huggingface), model (owner/name) with
-revision, shards (how many its index names), encoding_file and endpoint (asked for the revision where it is not whole;
-left out where nothing is downloaded), image (repository@sha256:digest), ports (a list of numbers), nfs (address of a
-server to knock at). Other keys are ignored.
-stdout: the document between the lines ---spark-facts--- and ---end---. stderr: words.
-Exit codes: 0 the document is complete or says what is not; 64 bad inputs.
+Inputs (JSON argument): document.FactsInputs; other keys are ignored. stdout: document.Facts. stderr: words.
+Exit codes: 0 the document is complete or says what is not; 1 bad inputs.
 """
 
 from __future__ import annotations
@@ -19,34 +15,46 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from download import job_status
 from facts import checkpoint, docker, processes
+from facts.document import (
+    ContainerFacts,
+    DiskFacts,
+    Disks,
+    Facts,
+    FactsInputs,
+    GpuApp,
+    GpuFacts,
+    JobFacts,
+    ListenerFacts,
+    MemoryFacts,
+    NfsFacts,
+    Problem,
+    printed,
+)
 from facts.processes import run
 from gid import sysfs
 from gid.sysfs import read_text
 from host import our_folder
 from hub.files import snapshot_of
 
-SCHEMA = 1
 LIMIT_S = 15.0
 """Wall-clock limit of the slowest probe; all run at once."""
-MEMORY = ("MemTotal", "MemFree", "MemAvailable", "CmaTotal", "CmaFree", "SwapTotal")
 
-SYSTEM = ("hostname", "boot_id", "kernel", "machine", "os", "kho_off")
-USER = ("user", "uid", "home", "groups")
-
-Json = dict[str, Any]
+Results = dict[str, Any]
+"""What each probe found, by its name; None where it failed."""
 
 
-def system() -> Json:
+def system() -> dict[str, Any]:
+    """Fields of Facts."""
     kernel = os.uname()
     release = read_text("/etc/os-release") or ""
     names = [line[12:].strip().strip('"') for line in release.splitlines() if line.startswith("PRETTY_NAME=")]
     return {
-        "hostname": kernel.nodename,
         "boot_id": read_text("/proc/sys/kernel/random/boot_id"),
         "kernel": kernel.release,
         "machine": kernel.machine,
@@ -55,11 +63,10 @@ def system() -> Json:
     }
 
 
-def memory() -> Json:
-    """The wanted lines of /proc/meminfo in kB; null where this kernel has none."""
+def memory() -> MemoryFacts:
     text = read_text("/proc/meminfo") or ""
-    found = {name: fields.split()[0] for name, _, fields in (line.partition(":") for line in text.splitlines())}
-    return {name: int(found[name]) if name in found else None for name in MEMORY}
+    lines = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in text.splitlines())}
+    return MemoryFacts(*(lines.get(name) for name in ("MemTotal", "MemAvailable", "CmaTotal", "CmaFree")))
 
 
 def group_names() -> list[str]:
@@ -75,11 +82,10 @@ def group_names() -> list[str]:
     return sorted(names)
 
 
-def user() -> Json:
+def user() -> str:
     import pwd
 
-    entry = pwd.getpwuid(os.getuid())
-    return {"user": entry.pw_name, "uid": entry.pw_uid, "home": entry.pw_dir, "groups": group_names()}
+    return pwd.getpwuid(os.getuid()).pw_name
 
 
 def may_sudo() -> bool:
@@ -96,18 +102,16 @@ def may_sudo() -> bool:
 # --- GPU, disk, checkpoint ---
 
 
-def gpu() -> Json:
-    """The GPU, its driver, and the processes that hold its memory (used_mib null: unified memory hides it)."""
-    query, fields = "--query-gpu=name,driver_version", "--query-compute-apps=pid,process_name,used_memory"
-    name, _, driver = run("nvidia-smi", query, "--format=csv,noheader").partition(",")
-    apps: list[Json] = []
+def gpu() -> GpuFacts:
+    query, fields = "--query-gpu=driver_version", "--query-compute-apps=pid,process_name,used_memory"
+    driver = run("nvidia-smi", query, "--format=csv,noheader")
+    apps: list[GpuApp] = []
     for line in run("nvidia-smi", fields, "--format=csv,noheader,nounits").splitlines():
         pid, _, rest = line.partition(",")
         program, _, used = rest.rpartition(",")
         if pid.strip().isdecimal():
-            mib = int(used) if used.strip().isdecimal() else None
-            apps.append({"pid": int(pid), "name": program.strip(), "used_mib": mib, "container": None})
-    return {"name": name.strip(), "driver": driver.strip().partition("\n")[0], "apps": apps}
+            apps.append(GpuApp(int(pid), program.strip(), int(used) if used.strip().isdecimal() else None))
+    return GpuFacts(driver.strip().partition("\n")[0], apps)
 
 
 def expand(path: str) -> str:
@@ -115,36 +119,32 @@ def expand(path: str) -> str:
     return os.path.realpath(os.path.expanduser(os.path.expandvars(path)))
 
 
-def disk(path: str) -> Json:
-    """The file system that holds a folder, or will: `anchor` is the nearest folder above that exists."""
-    anchor = path
-    while not os.path.isdir(anchor) and anchor != "/":
-        anchor = os.path.dirname(anchor)
-    status, system = os.stat(anchor), os.statvfs(anchor)
-    return {
-        "path": path,
-        "exists": anchor == path,
-        "anchor": anchor,
-        "free_bytes": system.f_bavail * system.f_frsize,
-        "device": status.st_dev,
-        "owner_uid": status.st_uid,
-    }
+def existing(path: str) -> str:
+    """The folder, or the nearest one above it that exists."""
+    while not os.path.isdir(path) and path != "/":
+        path = os.path.dirname(path)
+    return path
 
 
-def cache_disk(hf_cache: str, model: str | None) -> Json:
-    """The Hugging Face cache's disk; `unwritable` is the first folder a download would be refused in, or null."""
-    facts = disk(hf_cache)
-    folders = [str(facts["anchor"]), f"{hf_cache}/hub"]
-    if model:
-        folder = snapshot_of(Path(hf_cache) / "hub", model, "any").parent.parent
+def disk(path: str) -> DiskFacts:
+    """The file system that holds a folder, or will."""
+    system = os.statvfs(existing(path))
+    return DiskFacts(path, system.f_bavail * system.f_frsize)
+
+
+def cache_disk(hf_cache: str, repo: str | None) -> DiskFacts:
+    """The Hugging Face cache's disk, and whether a download could write there."""
+    folders = [existing(hf_cache), f"{hf_cache}/hub"]
+    if repo:
+        folder = snapshot_of(Path(hf_cache) / "hub", repo, "any").parent.parent
         folders += [str(folder), f"{folder}/blobs", f"{folder}/snapshots"]
     closed = [path for path in folders if os.path.exists(path) and not os.access(path, os.W_OK | os.X_OK)]
-    return {**facts, "writable": not closed, "unwritable": closed[0] if closed else None}
+    return replace(disk(hf_cache), unwritable=closed[0] if closed else None)
 
 
-def gather(probes: dict[str, Callable[[], object]]) -> tuple[Json, list[Json]]:
+def gather(probes: dict[str, Callable[[], object]]) -> tuple[Results, list[Problem]]:
     """Run all probes at once: their results by name, None where one failed or was late, and the problems."""
-    results: Json = dict.fromkeys(probes)
+    results: Results = dict.fromkeys(probes)
     errors: dict[str, str | None] = dict.fromkeys(probes, f"no answer within {LIMIT_S:.0f} s")
 
     def do(name: str) -> None:
@@ -166,78 +166,81 @@ def gather(probes: dict[str, Callable[[], object]]) -> tuple[Json, list[Json]]:
         thread.join(max(0.0, end - time.monotonic()))
     # copies: a probe that is late must not change the document while it is written
     done, told = dict(results), dict(errors)
-    return done, [{"probe": name, "error": error} for name, error in told.items() if error is not None]
+    return done, [Problem(name, error) for name, error in told.items() if error is not None]
 
 
-def name_owners(listeners: list[Json], apps: list[Json], listed: list[Json], *, ask_root: bool) -> None:
-    """Fill in who is behind a port or holds the GPU: the container, and with sudo the process of another user."""
+def named(
+    listeners: list[tuple[ListenerFacts, str]], apps: list[GpuApp], listed: list[dict[str, Any]], *, ask_root: bool
+) -> tuple[list[ListenerFacts], list[GpuApp]]:
+    """The same with who is behind a port or holds the GPU: the container, and with sudo a process of another user."""
     names, published = docker.names_of(listed), docker.published_ports(listed)
-    for entry in listeners:
-        inode = str(entry.pop("inode"))
-        if entry["pid"] is None and ask_root and (pid := processes.owner_as_root(inode)):
-            entry["pid"], entry["process"] = pid, read_text(f"/proc/{pid}/comm")
-    for entry in (*listeners, *apps):
-        pid = entry["pid"]
-        identity = processes.container_id(pid) if isinstance(pid, int) else None
-        entry["container"] = names.get(identity or "") or published.get(entry.get("port", 0))
+
+    def container(pid: int | None) -> str | None:
+        identity = processes.container_id(pid) if pid is not None else None
+        return names.get(identity or "")
+
+    found = []
+    for listener, inode in listeners:
+        if listener.pid is None and ask_root:
+            pid, process = processes.process_of(processes.owner_as_root(inode))
+            listener = replace(listener, pid=pid, process=process)
+        found.append(replace(listener, container=container(listener.pid) or published.get(listener.port)))
+    return found, [replace(app, container=container(app.pid)) for app in apps]
 
 
-def described(listed: list[Json]) -> tuple[list[Json], list[Json]]:
+def described(listed: list[dict[str, Any]]) -> tuple[list[ContainerFacts], list[dict[str, Any]]]:
     """The containers that matter, and the list they came from."""
     return docker.describe(listed), listed
 
 
-def assemble(found: Json, problems: list[Json]) -> Json:
+def assemble(found: Results, problems: list[Problem]) -> Facts:
     """The document from the probes' results."""
     containers, listed = found["containers"] or (None, [])
-    status, table = found["docker"] or {}, found["table"] or {}
-    ours_run = any(container["running"] and "spark.stack" in container["labels"] for container in containers or [])
-    apps = found["gpu"]["apps"] if found["gpu"] else []
+    gpu: GpuFacts | None = found["gpu"]
+    ours_run = any(container.running and "spark.stack" in container.labels for container in containers or [])
     # while our ranks run, what another user holds is theirs: no need to ask root at each preview
-    name_owners(found["listeners"] or [], apps, listed, ask_root=bool(found["sudo_n"]) and not ours_run)
+    ask_root = bool(found["sudo_n"]) and not ours_run
+    listeners, apps = named(found["listeners"] or [], gpu.apps if gpu else [], listed, ask_root=ask_root)
     docker_root = None
-    if status.get("root_dir"):
+    if found["docker"] and found["docker"].root_dir:
         try:
-            docker_root = disk(status["root_dir"])
+            docker_root = disk(found["docker"].root_dir)
         except OSError as error:
-            problems.append({"probe": "docker_root", "error": str(error)})
-    return {
-        "schema": SCHEMA,
-        "read_at": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
-        **(found["system"] or dict.fromkeys(SYSTEM)),
-        **(found["user"] or dict.fromkeys(USER)),
-        "sudo_n": found["sudo_n"],
-        "memory": found["memory"],
-        "interfaces": table.get("interfaces"),
-        "hcas": table.get("hcas"),
-        "docker": found["docker"],
-        "containers": containers,
-        "image": found["image"],
-        "listeners": found["listeners"],
-        "gpu": found["gpu"],
-        "disk": {"hf_cache": found["hf_cache"], "docker_root": docker_root},
-        "checkpoint": found["checkpoint"],
-        "job": found["job"],
-        "nfs": found["nfs"],
-        "folder": found["folder"],
-        "earlyoom": found["earlyoom"],
-        "problems": problems,
-    }
+            problems.append(Problem("docker_root", str(error)))
+    table = found["table"] or {}
+    same = ("user", "memory", "docker", "image", "checkpoint", "job", "nfs", "folder", "earlyoom")
+    return Facts(
+        **(found["system"] or {}),
+        **{name: found[name] for name in same},
+        read_at=time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
+        interfaces=table.get("interfaces"),
+        hcas=table.get("hcas"),
+        containers=containers,
+        listeners=None if found["listeners"] is None else listeners,
+        gpu=gpu and replace(gpu, apps=apps),
+        disk=Disks(found["hf_cache"], docker_root),
+        problems=problems,
+    )
 
 
-def probes_of(inputs: Json) -> dict[str, Callable[[], object]]:
+def job_of(stack: str) -> JobFacts | None:
+    status = job_status.read(our_folder.folder_of(stack) / "job" / "status.json")
+    return JobFacts(status["id"], status["state"]) if status else None
+
+
+def probes_of(inputs: FactsInputs) -> dict[str, Callable[[], object]]:
     """What to ask this node. Raises AttributeError, TypeError or ValueError for inputs that are not as the header says.
 
     Paths are followed by the probes themselves: a dead mount holds up whoever looks at it.
     """
     stack, image = inputs.get("stack"), inputs.get("image")
-    model, revision, shards = inputs.get("model"), inputs.get("revision"), int(inputs.get("shards") or 0)
+    repo, revision, shards = inputs.get("repo"), inputs.get("revision"), int(inputs.get("shards") or 0)
     others = [inputs["encoding_file"]] if inputs.get("encoding_file") else []
     hf_cache = inputs.get("hf_cache") or "~/.cache/huggingface"
     endpoint, nfs = inputs.get("endpoint"), inputs.get("nfs")
     ports = {int(port) for port in inputs.get("ports") or []}
-    if not all(isinstance(text, str) for text in (hf_cache, model or "", revision or "", image or "", stack or "")):
-        raise TypeError("stack, hf_cache, model, revision and image are texts")
+    if not all(isinstance(text, str) for text in (hf_cache, repo or "", revision or "", image or "", stack or "")):
+        raise TypeError("stack, hf_cache, repo, revision and image are texts")
     return {
         # the slow ones first: sudo opens a PAM session
         "sudo_n": may_sudo,
@@ -249,14 +252,14 @@ def probes_of(inputs: Json) -> dict[str, Callable[[], object]]:
         "system": system,
         "user": user,
         "memory": memory,
-        "hf_cache": lambda: cache_disk(expand(hf_cache), model),
+        "hf_cache": lambda: cache_disk(expand(hf_cache), repo),
         "checkpoint": lambda: (
-            checkpoint.checkpoint(expand(hf_cache), model, revision, shards, others, endpoint)
-            if model and revision
+            checkpoint.checkpoint(expand(hf_cache), repo, revision, shards, others, endpoint)
+            if repo and revision
             else None
         ),
-        "job": lambda: job_status.read(our_folder.folder_of(stack) / "job" / "status.json") if stack else None,
-        "nfs": lambda: {"refused": checkpoint.knock(nfs)} if nfs else None,
+        "job": lambda: job_of(stack) if stack else None,
+        "nfs": lambda: NfsFacts(checkpoint.knock(nfs)) if nfs else None,
         "folder": lambda: bool(stack and our_folder.is_ours(our_folder.folder_of(stack), stack)),
         "listeners": lambda: processes.listeners(ports),
         "earlyoom": lambda: processes.is_running("earlyoom"),
@@ -268,14 +271,12 @@ def main(arguments: list[str]) -> int:
     try:
         probes = probes_of(json.loads(arguments[0]) if arguments else {})
     except (AttributeError, TypeError, ValueError) as error:
-        print(f"inputs: one JSON object as the header of facts/gather.py says ({error})", file=sys.stderr)
-        return 64
+        print(f"inputs: one JSON object as document.FactsInputs says ({error})", file=sys.stderr)
+        return 1
     facts = assemble(*gather(probes))
-    for problem in facts["problems"]:
-        print(f"{problem['probe']}: {problem['error']}", file=sys.stderr)
-    # a key a line: no line grows past what a terminal, or a line-wise reader, takes
-    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in facts.items())
-    print(f"---spark-facts---\n{{\n{lines}\n}}\n---end---", flush=True)
+    for problem in facts.problems:
+        print(f"{problem.probe}: {problem.error}", file=sys.stderr)
+    print(printed(facts), flush=True)
     return 0
 
 

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 
+from facts.document import ListenerFacts
 from gid.sysfs import names_in, read_text
 
 COMMAND_LIMIT_S = 12.0
@@ -45,9 +46,9 @@ def container_id(pid: int) -> str | None:
     return ids[-1] if ids else None
 
 
-def listening(ports: set[int]) -> list[tuple[int, str, int, str]]:
-    """(port, address, uid, socket inode) of each TCP listener on one of the ports, IPv4 and IPv6."""
-    found: list[tuple[int, str, int, str]] = []
+def listening(ports: set[int]) -> list[tuple[int, str, str]]:
+    """(port, address, socket inode) of each TCP listener on one of the ports, IPv4 and IPv6."""
+    found: list[tuple[int, str, str]] = []
     for table, family in (("/proc/net/tcp", socket.AF_INET), ("/proc/net/tcp6", socket.AF_INET6)):
         try:
             with open(table) as file:
@@ -61,7 +62,7 @@ def listening(ports: set[int]) -> list[tuple[int, str, int, str]]:
                 # each 32-bit word of the address is in the machine's byte order
                 words = [bytes.fromhex(packed[i : i + 8]) for i in range(0, len(packed), 8)]
                 raw = b"".join(word[::-1] if sys.byteorder == "little" else word for word in words)
-                found.append((int(port, 16), socket.inet_ntop(family, raw), int(fields[7]), fields[9]))
+                found.append((int(port, 16), socket.inet_ntop(family, raw), fields[9]))
     return sorted(found)
 
 
@@ -93,19 +94,13 @@ def owner_as_root(inode: str) -> int | None:
     return int(parts[2]) if len(parts) > 2 and parts[2].isdecimal() else None
 
 
-def listeners(ports: set[int]) -> list[dict[str, object]]:
-    """Who listens on the ports; pid and process are null where another user's processes are closed to us."""
+def listeners(ports: set[int]) -> list[tuple[ListenerFacts, str]]:
+    """Who listens on the ports, each with its socket's inode."""
     sockets = listening(ports) if ports else []
-    held = owners({inode for *_, inode in sockets}) if sockets else {}
-    return [
-        {
-            "port": port,
-            "address": address,
-            "uid": uid,
-            "pid": held.get(inode),
-            "process": read_text(f"/proc/{held[inode]}/comm") if inode in held else None,
-            "container": None,
-            "inode": inode,
-        }
-        for port, address, uid, inode in sockets
-    ]
+    pids = owners({inode for *_, inode in sockets}) if sockets else {}
+    return [(ListenerFacts(port, address, *process_of(pids.get(inode))), inode) for port, address, inode in sockets]
+
+
+def process_of(pid: int | None) -> tuple[int | None, str | None]:
+    """The pid with its name."""
+    return pid, read_text(f"/proc/{pid}/comm") if pid is not None else None

@@ -7,8 +7,6 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
-from facts.docker import ZERO_TIME
-
 SECRET = "sk-not-to-be-seen"
 IMAGE = "registry.example/anemll/dspark-vllm-gx10@sha256:" + "a" * 64
 
@@ -29,7 +27,7 @@ def container(
             "OOMKilled": state != "running",
             "Error": "",
             "StartedAt": "2026-11-30T08:00:00.5Z",
-            "FinishedAt": ZERO_TIME if state == "running" else "2026-11-30T09:00:00Z",
+            "FinishedAt": "0001-01-01T00:00:00Z" if state == "running" else "2026-11-30T09:00:00Z",
         },
         "HostConfig": {"DeviceRequests": None, "Devices": [], "Runtime": "runc", **(host or {})},
         "Config": {

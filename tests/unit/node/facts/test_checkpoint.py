@@ -1,37 +1,37 @@
 """What a node knows of its checkpoint before anything is declared: what lacks, what is here, what the hub gives."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from facts import checkpoint
+from facts.document import CheckpointFacts
 from tests.unit.node.snapshots import REPO, REVISION, contents, entries, names, prove, put, shard, snapshot
 from tests.unit.servers import Answer, Request, body, serving
 
 
-def facts(cache: Path, revision: str = REVISION, endpoint: str | None = None) -> dict[str, Any]:
+def facts(cache: Path, revision: str = REVISION, endpoint: str | None = None) -> CheckpointFacts:
     return checkpoint.checkpoint(str(cache), REPO, revision, 3, [], endpoint)
 
 
 def test_a_proven_checkpoint_lacks_nothing_and_one_that_changed_since_is_named(tmp_path):
     folder = snapshot(tmp_path / "hub")
-    never = facts(tmp_path)["gaps"]
+    never = facts(tmp_path).gaps
     assert len(never) == 5 and all("was never proven by its hash" in gap for gap in never)
     prove(folder)
-    assert facts(tmp_path)["gaps"] == []
+    assert facts(tmp_path).gaps == []
     blob = (folder / names(3)[1]).resolve()
     blob.write_bytes(blob.read_bytes()[:-1] + b"x")
-    [gap] = facts(tmp_path)["gaps"]
+    [gap] = facts(tmp_path).gaps
     assert gap.startswith(f"{names(3)[1]} was never proven by its hash, or changed since")
 
 
 def test_what_is_on_its_way_counts_as_here_since_the_same_disk_will_hold_it(tmp_path):
     folder = snapshot(tmp_path / "hub")
-    before = facts(tmp_path)["bytes_present"]
+    before = facts(tmp_path).bytes_present
     (folder.parent.parent / "blobs" / "abc.12345678.incomplete").write_bytes(bytes(8192))
-    after = facts(tmp_path)["bytes_present"]
+    after = facts(tmp_path).bytes_present
     assert after - before == 8192
 
 
@@ -40,7 +40,7 @@ def test_a_model_folder_that_leads_out_of_the_cache_is_told(tmp_path):
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub/models--owner--name").symlink_to(tmp_path / "elsewhere/models--owner--name")
     found = facts(tmp_path)
-    assert found["outside"] == str(tmp_path / "elsewhere/models--owner--name")
+    assert found.outside == str(tmp_path / "elsewhere/models--owner--name")
 
 
 def test_the_hub_is_asked_only_where_something_must_be_downloaded(tmp_path, monkeypatch):
@@ -59,7 +59,7 @@ def test_the_hub_is_asked_only_where_something_must_be_downloaded(tmp_path, monk
 def test_of_another_revision_nothing_is_here(tmp_path):
     snapshot(tmp_path / "hub")
     found = facts(tmp_path, "0" * 40)
-    assert (len(found["gaps"]), found["bytes_present"]) == (1, 0)
+    assert (len(found.gaps), found.bytes_present) == (1, 0)
 
 
 # --- the list of files, by which every node's lack is counted ---
@@ -87,14 +87,14 @@ def hub(listed: object, status: int = 200) -> Any:
 def test_a_head_that_is_whole_tells_the_list_from_its_own_links_and_asks_nobody(tmp_path: Path):
     prove(snapshot(tmp_path / "hub"))
     found = facts(tmp_path, endpoint="http://127.0.0.1:9")
-    assert (found["listing"], found["here"]) == ([[e.path, e.blob, e.size] for e in entries()], {})
+    assert (found.listing, found.sizes) == ([(e.path, e.blob, e.size) for e in entries()], {})
 
 
 def test_a_head_that_is_not_gets_it_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(checkpoint, "hub_error", lambda *words: None)
     with hub(rows()) as (url, seen):
         found = facts(tmp_path, endpoint=url)
-    assert sorted(found["listing"]) == [[e.path, e.blob, e.size] for e in entries()]
+    assert found.listing and sorted(found.listing) == [(e.path, e.blob, e.size) for e in entries()]
     assert [request[1] for request in seen] == [f"/api/models/{REPO}/tree/{REVISION}?recursive=true"]
 
 
@@ -113,7 +113,7 @@ def test_a_hub_that_gives_no_list_costs_only_the_exact_number(
     monkeypatch.setattr(checkpoint, "hub_error", lambda *words: None)
     with hub(listed, status) as (url, _):
         found = facts(tmp_path, endpoint=url)
-    assert found["listing"] is None and found["gaps"]
+    assert found.listing is None and found.gaps
 
 
 def test_a_worker_tells_what_it_has_and_no_list(tmp_path: Path):
@@ -122,6 +122,5 @@ def test_a_worker_tells_what_it_has_and_no_list(tmp_path: Path):
     (blob.parent / f"{blob.name}.12345678.incomplete").write_bytes(bytes(8192))
     found = facts(tmp_path)
     size = len(shard())
-    assert found["listing"] is None
-    assert found["here"] == {path: size, blob.name: size, f"{blob.name}.12345678.incomplete": 8192}
-    json.dumps(found)
+    assert found.listing is None
+    assert found.sizes == {path: size, blob.name: size, f"{blob.name}.12345678.incomplete": 8192}

@@ -6,7 +6,8 @@ import threading
 import pytest
 
 from facts import docker, gather, processes
-from tests.unit.node.facts.fake_dockerd import CONTAINERS, GPUS, IMAGE, Dockerd, Json
+from facts.document import GpuApp, ListenerFacts
+from tests.unit.node.facts.fake_dockerd import CONTAINERS, GPUS, IMAGE, Dockerd
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def dockerd(tmp_path, monkeypatch):
 def test_no_socket_means_missing_or_down(tmp_path, monkeypatch, installed, status):
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     monkeypatch.setattr(docker, "on_path", lambda program: installed)
-    assert docker.read_status([])["status"] == status
+    assert docker.read_status([]).status == status
 
 
 def test_a_socket_that_nobody_serves_is_down(tmp_path, monkeypatch):
@@ -32,7 +33,7 @@ def test_a_socket_that_nobody_serves_is_down(tmp_path, monkeypatch):
     with socket.socket(socket.AF_UNIX) as left_over:
         left_over.bind(f"{tmp_path}/d.sock")
     found = docker.read_status([])
-    assert (found["status"], found["version"]) == ("down", None)
+    assert (found.status, found.version) == ("down", None)
 
 
 def test_a_socket_that_closes_without_an_answer_is_down(tmp_path, monkeypatch):
@@ -40,7 +41,7 @@ def test_a_socket_that_closes_without_an_answer_is_down(tmp_path, monkeypatch):
     with socket.create_server(f"{tmp_path}/d.sock", family=socket.AF_UNIX) as activated:
         closer = threading.Thread(target=lambda: activated.accept()[0].close())
         closer.start()
-        assert docker.read_status([])["status"] == "down"
+        assert docker.read_status([]).status == "down"
         closer.join()
 
 
@@ -66,25 +67,25 @@ def test_a_closed_socket_says_whether_the_user_or_the_session_is_to_blame(monkey
         pwd, "getpwuid", lambda uid: pwd.struct_passwd(("ops", "x", uid, uid, "", "/home/ops", "/bin/sh"))
     )
     found = docker.read_status(session)
-    assert found["status"] == "denied"
-    assert words in found["detail"]
+    assert found.status == "denied"
+    assert found.detail and words in found.detail
 
 
 def test_an_unusable_docker_is_told_once(tmp_path, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     found = gather.assemble(*gather.gather(gather.probes_of({"image": IMAGE})))
-    assert (found["containers"], found["image"]) == (None, None)
-    assert found["docker"]["status"] in ("missing", "down")
-    assert not {"docker", "containers", "image"} & {problem["probe"] for problem in found["problems"]}
+    assert (found.containers, found.image) == (None, None)
+    assert found.docker and found.docker.status in ("missing", "down")
+    assert not {"docker", "containers", "image"} & {problem.probe for problem in found.problems}
 
 
 def test_an_image_that_is_not_here_is_absent(dockerd):
-    assert docker.read_image(IMAGE.replace("aaaa", "bbbb"))["present"] is False
+    assert docker.read_image(IMAGE.replace("aaaa", "bbbb")).present is False
 
 
 def test_a_container_removed_while_it_is_asked_for_is_left_out(dockerd):
     del dockerd.answers[f"/containers/{CONTAINERS[0]['Id']}/json"]
-    names = [each["name"] for each in docker.describe(docker.list_containers())]
+    names = [each.name for each in docker.describe(docker.list_containers())]
     assert names == ["someones-vllm", "spark-dev-rank1", "trainer"]
 
 
@@ -109,13 +110,12 @@ def test_each_way_to_be_given_the_gpu_is_seen(host, variables, expected):
 
 
 def test_a_published_port_is_named_by_its_container(dockerd):
-    entry: Json = {"port": 8080, "pid": None, "process": None, "container": None, "inode": "1"}
-    gather.name_owners([entry], [], docker.list_containers(), ask_root=False)
-    assert entry["container"] == "web"
+    listener = ListenerFacts(8080, "0.0.0.0")
+    [found], _ = gather.named([(listener, "1")], [], docker.list_containers(), ask_root=False)
+    assert found.container == "web"
 
 
 def test_a_process_in_a_container_is_named_by_it(dockerd, monkeypatch):
     monkeypatch.setattr(processes, "container_id", {77: CONTAINERS[2]["Id"]}.get)
-    app: Json = {"pid": 77, "container": None}
-    gather.name_owners([], [app], docker.list_containers(), ask_root=False)
-    assert app["container"] == "trainer"
+    _, [found] = gather.named([], [GpuApp(77, "python3")], docker.list_containers(), ask_root=False)
+    assert found.container == "trainer"

@@ -1,0 +1,235 @@
+"""The facts document: what facts.gather asks of a node and prints, and what the control host reads. Pure data.
+
+None is what could not be read, or does not apply. Standard library only, Python 3.10.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from functools import cache
+from typing import Any, TypedDict, TypeVar, get_args, get_origin, get_type_hints
+
+from gid.table import Interface, Port
+
+BEGIN, END = "---spark-facts---", "---end---"
+
+Kind = TypeVar("Kind")
+
+
+class FactsInputs(TypedDict, total=False):
+    """What is asked of one node; a key that is left out, or null, is not asked."""
+
+    stack: str
+    hf_cache: str
+    """Default ~/.cache/huggingface."""
+    repo: str
+    revision: str
+    shards: int
+    """How many the index of the revision names."""
+    encoding_file: str
+    endpoint: str | None
+    """The hub to ask where the revision is not verified; None where nothing is downloaded."""
+    image: str
+    """repository@sha256:digest"""
+    ports: list[int]
+    nfs: str | None
+    """Address of a server to knock at."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    probe: str
+    error: str
+
+
+@dataclass(frozen=True)
+class MemoryFacts:
+    """Lines of /proc/meminfo, in kB; None where this kernel has none."""
+
+    MemTotal: int | None = None
+    MemAvailable: int | None = None
+    CmaTotal: int | None = None
+    CmaFree: int | None = None
+
+
+@dataclass(frozen=True)
+class DockerFacts:
+    status: str
+    """ok, missing, denied or down."""
+    detail: str | None = None
+    version: str | None = None
+    api_version: str | None = None
+    root_dir: str | None = None
+    storage_driver: str | None = None
+
+
+@dataclass(frozen=True)
+class ContainerFacts:
+    id: str
+    name: str
+    running: bool
+    labels: dict[str, str] = field(default_factory=dict)
+    """Those that begin with spark. alone."""
+    exit_code: int | None = None
+    oom_killed: bool = False
+    error: str | None = None
+    gpu: bool = False
+    vllm: bool = False
+
+
+@dataclass(frozen=True)
+class ImageFacts:
+    present: bool
+    architecture: str | None = None
+    env: list[str] = field(default_factory=list)
+    """Names of variables that the image bakes in and that would steer the fabric."""
+
+
+@dataclass(frozen=True)
+class ListenerFacts:
+    """Who listens on a port; pid and process are None where another user's processes are closed to us."""
+
+    port: int
+    address: str
+    pid: int | None = None
+    process: str | None = None
+    container: str | None = None
+    """Name of the container that holds the port, if one does."""
+
+
+@dataclass(frozen=True)
+class GpuApp:
+    pid: int
+    name: str
+    used_mib: int | None = None
+    """None on unified memory, which hides it."""
+    container: str | None = None
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    driver: str | None = None
+    apps: list[GpuApp] = field(default_factory=list)
+    """The processes that hold its memory."""
+
+
+@dataclass(frozen=True)
+class DiskFacts:
+    path: str
+    free_bytes: int
+    unwritable: str | None = None
+    """The first folder that a download would be refused in."""
+
+
+@dataclass(frozen=True)
+class Disks:
+    hf_cache: DiskFacts | None = None
+    docker_root: DiskFacts | None = None
+
+
+@dataclass(frozen=True)
+class HubError:
+    """What the hub said to somebody without a token."""
+
+    status: int | None = None
+    """HTTP status; None when it could not be reached."""
+    words: str = ""
+
+
+@dataclass(frozen=True)
+class CheckpointFacts:
+    gaps: list[str] = field(default_factory=list)
+    """What is missing of the revision, or not verified by its hash, a line each."""
+    bytes_present: int = 0
+    revisions: list[str] = field(default_factory=list)
+    """All revisions of the model that are on this node."""
+    outside: str | None = None
+    """Where the model's folder really is, when a link leads out of the cache, which no container can follow."""
+    hub_error: HubError | None = None
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Bytes by path inside the snapshot, by blob, and by what is under way; only where something is missing."""
+    listing: list[tuple[str, str, int]] | None = None
+    """Path, blob and bytes of every file of the revision, as the head has it or its hub told; None elsewhere."""
+    missing_bytes: int | None = None
+    """What this node lacks of the head's listing, counted on the control host; None while there is no listing."""
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """The last words of the last job on this node's checkpoint."""
+
+    id: str
+    state: str
+    """running, done or failed; one that was killed is running for ever."""
+
+
+@dataclass(frozen=True)
+class NfsFacts:
+    refused: str | None = None
+    """Why the head's NFS server takes no connection from this node; None when it does."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One node's document."""
+
+    read_at: str | None = None
+    """When it was made, UTC by the node's clock."""
+    boot_id: str | None = None
+    kernel: str | None = None
+    machine: str | None = None
+    os: str | None = None
+    kho_off: bool | None = None
+    user: str | None = None
+    memory: MemoryFacts | None = None
+    interfaces: dict[str, Interface] | None = None
+    hcas: list[Port] | None = None
+    docker: DockerFacts | None = None
+    containers: list[ContainerFacts] | None = None
+    image: ImageFacts | None = None
+    listeners: list[ListenerFacts] | None = None
+    gpu: GpuFacts | None = None
+    disk: Disks | None = None
+    checkpoint: CheckpointFacts | None = None
+    job: JobFacts | None = None
+    nfs: NfsFacts | None = None
+    folder: bool | None = None
+    """Whether the stack's folder is there, with its marker."""
+    earlyoom: bool | None = None
+    problems: list[Problem] = field(default_factory=list)
+
+
+def printed(facts: Facts) -> str:
+    """The document between its marker lines, a key a line: no line grows past what a line-wise reader takes."""
+    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in asdict(facts).items())
+    return f"{BEGIN}\n{{\n{lines}\n}}\n{END}"
+
+
+def parsed(text: str, kind: type[Kind]) -> Kind:
+    """The document between the marker lines, as Facts or a class of it. Raises ValueError for anything else."""
+    begin, end = text.find(BEGIN), text.rfind(END)
+    if begin < 0 or end < begin:
+        raise ValueError(f"no document between {BEGIN} and {END}")
+    try:
+        document: Kind = typed(kind, json.loads(text[begin + len(BEGIN) : end]))
+    except (AttributeError, TypeError) as error:
+        raise ValueError(str(error)) from None
+    return document
+
+
+def typed(kind: Any, value: Any) -> Any:
+    """A value of JSON as a type of this module has it; keys that a class does not know are left out."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        known = hints(kind)
+        return kind(
+            **{each.name: typed(known[each.name], value[each.name]) for each in fields(kind) if each.name in value}
+        )
+    if type(None) in get_args(kind):
+        return None if value is None else typed(get_args(kind)[0], value)
+    return [typed(get_args(kind)[0], each) for each in value] if get_origin(kind) is list else value
+
+
+@cache
+def hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
