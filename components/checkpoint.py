@@ -1,7 +1,6 @@
 """The checkpoint on every node before a rank may start: the head downloads, the others mirror while it arrives."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import pulumi
 import pulumi_command as command
@@ -12,12 +11,13 @@ from components.image import Image
 from components.nfs import NfsCheckpoint, NfsExport
 from components.node import Node
 from components.settings import ClusterSettings
+from download.step import StepInputs
 
 
-def inputs_of(cluster: ClusterSettings, node: Node) -> dict[str, Any]:
-    """What download.step asks for on any node."""
+def inputs_of(cluster: ClusterSettings, node: Node) -> StepInputs:
     wanted = cluster.checkpoint
     return {
+        "action": "begin",
         "role": "mirror" if node.rank else "fetch",
         "repo": wanted.repo,
         "revision": wanted.revision,
@@ -51,7 +51,7 @@ class Checkpoint(pulumi.ComponentResource):
     """
 
     begun: command.remote.Command
-    """Its stdout is the head's door for the other nodes, and a secret: job, port, token."""
+    """Its stdout is a Begun: what the other nodes copy with, so a secret."""
     complete: pulumi.Resource
     whole: pulumi.Output[bool]
     """Whether the step has proven every file of the index on this node."""
@@ -74,22 +74,23 @@ class Checkpoint(pulumi.ComponentResource):
         self.begun = node.script(
             "checkpoint-job",
             "download.step",
-            {**inputs, "action": "begin"},
+            inputs,
             timeout_s=600,
             repair=begin_again,
             secrets=secrets,
             opts=pulumi.ResourceOptions(parent=self, depends_on=[node.ready, image.pulled]),
         )
+        follow: StepInputs = {**inputs, "action": "follow"}
         done = node.script(
             "checkpoint",
             "download.step",
-            {**inputs, "action": "follow"},
+            follow,
             timeout_s=cluster.checkpoint.download_timeout_s,
             repair=follow_again,
             opts=pulumi.ResourceOptions(parent=self, depends_on=[self.begun]),
         )
         self.complete = done
-        self.whole = done.stdout.apply(lambda text: '"snapshot"' in text)
+        self.whole = done.stdout.apply(bool)
         self.hub = node.hub
         self.register_outputs({"revision": cluster.checkpoint.revision})
 

@@ -18,6 +18,8 @@ from components.node import Node
 from components.rank.mounts import HUB
 from components.rank.spec import Mount, RankSpec, spec_hash
 from components.settings import ClusterSettings
+from host.purge_page_cache import PurgeInputs
+from host.put_secret import SecretInputs
 
 
 class Engine(pulumi.ComponentResource):
@@ -93,7 +95,7 @@ class Engine(pulumi.ComponentResource):
         generation: Generation,
     ) -> command.remote.Command:
         """The page cache of one node, given back once a generation, when no checkpoint is being written any more."""
-        inputs = {
+        inputs: PurgeInputs = {
             "stack": pulumi.get_stack(),
             "image": cluster.image.pinned,
             "python": cluster.image.python,
@@ -118,10 +120,11 @@ class Engine(pulumi.ComponentResource):
 
     def _key_file(self, node: Node, api_key: pulumi.Output[str]) -> command.remote.Command:
         """The API key as a file on a node; stdout is another word each time it is written."""
+        inputs: SecretInputs = {"stack": pulumi.get_stack(), "name": "api_key"}
         return node.script(
             "api-key",
             "host.put_secret",
-            {"stack": pulumi.get_stack(), "name": "api_key"},
+            inputs,
             timeout_s=30,
             secrets={"SPARK_SECRET": api_key},
             repair=node.folder_gap,

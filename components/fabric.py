@@ -6,6 +6,7 @@ import pulumi
 
 from components.node import Node
 from components.settings import ClusterSettings
+from gid.lookup import LookupInputs, Resolution
 
 
 class Fabric(pulumi.ComponentResource):
@@ -25,11 +26,10 @@ class Fabric(pulumi.ComponentResource):
     ) -> None:
         """`seen` is what the facts know of boot and table; None when facts are off."""
         super().__init__("spark:fabric:Fabric", f"{node.role}-fabric", None, opts)
-        inputs = {
+        inputs: LookupInputs = {
             "fabric_ip": str(node.settings.fabric_ip),
             "hca": node.settings.hca,
             "gid_index": cluster.fabric.gid_index,
-            "peer_ips": [str(other.fabric_ip) for other in cluster.nodes if other is not node.settings],
         }
         self.lookup = node.script(
             "gid",
@@ -41,8 +41,8 @@ class Fabric(pulumi.ComponentResource):
                 parent=self, depends_on=[node.ready], ignore_changes=["create"] if seen is None else None
             ),
         )
-        found = self.lookup.stdout.apply(lambda text: json.loads(text) if text else {})
-        self.gid_index = found.apply(lambda values: values.get("gid_index"))
-        self.hca = found.apply(lambda values: values.get("hca", ""))
-        self.ifname = found.apply(lambda values: values.get("ifname", ""))
+        found: pulumi.Output[Resolution] = self.lookup.stdout.apply(json.loads)
+        self.gid_index = found.apply(lambda resolution: resolution["gid_index"])
+        self.hca = found.apply(lambda resolution: resolution["hca"])
+        self.ifname = found.apply(lambda resolution: resolution["ifname"])
         self.register_outputs({"gid_index": self.gid_index, "hca": self.hca, "ifname": self.ifname})

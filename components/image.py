@@ -6,6 +6,7 @@ import pulumi_docker as docker
 from components.facts import NodeFacts
 from components.node import Node
 from components.settings import ClusterSettings
+from host.pull_image import ImageInputs
 
 
 class Image(pulumi.ComponentResource):
@@ -24,10 +25,15 @@ class Image(pulumi.ComponentResource):
     ) -> None:
         super().__init__("spark:image:Image", f"{node.role}-image", None, opts)
         reference, limit_s = cluster.image.pinned, cluster.image.pull_timeout_s
+        inputs: ImageInputs = {
+            "image": reference,
+            "architecture": cluster.hardware.architecture,
+            "stack": pulumi.get_stack(),
+        }
         pull = node.script(
             "image-pull",
             "host.pull_image",
-            {"image": reference, "architecture": cluster.hardware.architecture, "stack": pulumi.get_stack()},
+            inputs,
             timeout_s=limit_s,
             repair=facts.image_gap() if facts else None,
             opts=pulumi.ResourceOptions(parent=self, depends_on=[node.ready]),

@@ -9,6 +9,8 @@ from components.image import Image
 from components.node import Node
 from components.rank.mounts import NFS_OPTIONS
 from components.settings import ClusterSettings
+from nfs.export import ExportInputs
+from nfs.proof import Proof, ProofInputs
 
 
 class NfsExport(pulumi.ComponentResource):
@@ -19,7 +21,7 @@ class NfsExport(pulumi.ComponentResource):
     """
 
     found: pulumi.Output[str]
-    """What the step printed, JSON: address, devices to try, whether the export is ours."""
+    """What the step printed: an Export, as JSON."""
 
     def __init__(
         self,
@@ -31,21 +33,22 @@ class NfsExport(pulumi.ComponentResource):
     ) -> None:
         super().__init__("spark:nfs:Export", "nfs-export", None, opts)
         self._node = node
-        self._inputs = inputs = {
+        self._inputs: ExportInputs = {
+            "action": "make",
             "stack": pulumi.get_stack(),
             "hf_cache": node.settings.hf_cache,
-            "address": str(node.settings.fabric_ip),
             "clients": [str(other.fabric_ip) for other in cluster.nodes[1:]],
             "image": cluster.image.pinned,
             "python": cluster.image.python,
         }
+        remove: ExportInputs = {**self._inputs, "action": "remove"}
         self.exported = node.script(
             "nfs-export",
             "nfs.export",
-            {**inputs, "action": "make"},
+            self._inputs,
             timeout_s=180,
             repair=repair,
-            delete_inputs={**inputs, "action": "remove"},
+            delete_inputs=remove,
             # a repair replaces: without this the old one's removal would come last and undo it
             opts=pulumi.ResourceOptions(parent=self, depends_on=[whole], delete_before_replace=True),
         )
@@ -57,7 +60,7 @@ class NfsExport(pulumi.ComponentResource):
 
         The step says nothing when it is made; a destroy, which reads no facts, takes it away first.
         """
-        inputs = {**self._inputs, "action": "serve"}
+        inputs: ExportInputs = {**self._inputs, "action": "serve"}
         opts = pulumi.ResourceOptions(parent=self, depends_on=[self.exported, *readers])
         self._node.script("nfs-serves", "nfs.export", inputs, timeout_s=180, delete_inputs=inputs, opts=opts)
 
@@ -69,6 +72,11 @@ def keep_serving(checkpoints: Sequence[object], ranks: Sequence[pulumi.Resource]
     ]
     if reading:
         reading[0][0].export.outlive([rank for _, rank in reading])
+
+
+def device_of(printed: str) -> str:
+    found: Proof | None = json.loads(printed or "null")
+    return found["device"] if found else ""
 
 
 class NfsCheckpoint(pulumi.ComponentResource):
@@ -92,7 +100,7 @@ class NfsCheckpoint(pulumi.ComponentResource):
         self.export = export
         wanted = cluster.checkpoint
         address = str(cluster.nodes[0].fabric_ip)
-        inputs = {
+        inputs: ProofInputs = {
             "address": address,
             "options": NFS_OPTIONS,
             "repo": wanted.repo,
@@ -114,6 +122,6 @@ class NfsCheckpoint(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self, depends_on=[node.ready, image.pulled, export.exported]),
         )
         self.complete = proof
-        self.whole = proof.stdout.apply(lambda text: '"shards"' in text)
-        self.hub = proof.stdout.apply(lambda text: str(json.loads(text)["device"]) if text else "")
+        self.whole = proof.stdout.apply(bool)
+        self.hub = proof.stdout.apply(device_of)
         self.register_outputs({"server": address})

@@ -14,6 +14,7 @@ from components.remote import connection, script_resource
 from components.sections import NodeSettings
 from components.settings import ClusterSettings
 from components.ssh import Resolved, Target
+from host.our_folder import Folder, FolderInputs
 
 
 class Node(pulumi.ComponentResource):
@@ -59,19 +60,22 @@ class Node(pulumi.ComponentResource):
             ssh_opts=ssh_opts,
             opts=pulumi.ResourceOptions(parent=self, ignore_changes=["sshOpts"] if self._offline else None),
         )
-        inputs = {"stack": pulumi.get_stack(), "hf_cache": self.settings.hf_cache}
+        stack, hf_cache = pulumi.get_stack(), self.settings.hf_cache
+        make: FolderInputs = {"action": "make", "stack": stack, "hf_cache": hf_cache, "new": False}
+        new: FolderInputs = {**make, "new": True}
+        remove: FolderInputs = {**make, "action": "remove"}
         made = self.script(
             "folder",
             "host.our_folder",
-            {**inputs, "action": "make", "new": True},
+            new,
             timeout_s=120,
             repair=self.folder_gap,
-            update_inputs={**inputs, "action": "make"},
-            delete_inputs={**inputs, "action": "remove"},
+            update_inputs=make,
+            delete_inputs=remove,
             # a repair replaces: without this the old one's removal would come last and undo it
             opts=pulumi.ResourceOptions(parent=self, delete_before_replace=True),
         )
-        paths = made.stdout.apply(lambda text: json.loads(text) if text else {})
+        paths: pulumi.Output[Folder] = made.stdout.apply(json.loads)
         self.folder = paths.apply(lambda found: found["folder"])
         self.hub = paths.apply(lambda found: found["hub"])
         self.ready = made
@@ -81,7 +85,7 @@ class Node(pulumi.ComponentResource):
         self,
         purpose: str,
         script: str,
-        inputs: Mapping[str, Any],
+        inputs: Mapping[str, object],
         *,
         timeout_s: int,
         opts: pulumi.ResourceOptions,

@@ -19,6 +19,7 @@ from components.shell import command_line, python_line
 from components.ssh import Resolved, Target, ssh_argv
 from components.troubleshooting import explain
 from loader import payload
+from rank.probe import Answer, ProbeInputs
 
 HEARTBEAT_S = 15.0
 RECONNECTS = 5
@@ -225,7 +226,7 @@ class Watch:
 class Probe:
     """The completion and the warm-up, on the head's node, while the ranks are still watched."""
 
-    def __init__(self, head: Watched, inputs: dict[str, Any], limit_s: int) -> None:
+    def __init__(self, head: Watched, inputs: ProbeInputs, limit_s: int) -> None:
         self.process = subprocess.Popen(
             head.ssh(python_line(inputs, limit_s)),
             stdin=subprocess.PIPE,
@@ -264,11 +265,11 @@ class Probe:
             self.process.terminate()
             self.process.wait(5)
 
-    def result(self) -> dict[str, Any]:
+    def result(self) -> Answer:
         """What rank.probe printed. Raises StartFailed with its last words when no completion came back."""
         for thread in self._threads:
             thread.join(5)
         if self.process.returncode:
             raise StartFailed(self.words[-1] if self.words else f"the probe ended with {self.process.returncode}")
-        found: dict[str, Any] = json.loads(self._out)
+        found: Answer = json.loads(self._out)
         return found

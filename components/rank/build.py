@@ -1,7 +1,6 @@
 """The specs of all ranks, from settings and the shipped scripts: the one place that puts a rank together."""
 
 import json
-from typing import Any
 
 from components.rank.argv import serve_argv
 from components.rank.env import rank_env
@@ -9,6 +8,7 @@ from components.rank.mounts import mounts
 from components.rank.spec import HealthCheck, RankSpec, Upload, container_name
 from components.settings import ClusterSettings
 from loader import payload
+from rank.start import StartInputs
 
 HOME = "/opt/spark"
 """Folder in the container of rank.py and of its inputs."""
@@ -41,13 +41,12 @@ def uploads(settings: ClusterSettings, rank: int) -> tuple[Upload, ...]:
     return tuple(Upload(f"{HOME}/{name}", text) for name, text in sorted(files.items()))
 
 
-def start_inputs(settings: ClusterSettings, rank: int) -> dict[str, Any]:
+def start_inputs(settings: ClusterSettings, rank: int) -> StartInputs:
     """What rank.py needs besides its command: the content of start.json."""
     node, checkpoint = settings.nodes[rank], settings.checkpoint
     return {
         "rank": rank,
         "fabric_ip": str(node.fabric_ip),
-        "peer_ips": [str(other.fabric_ip) for other in settings.nodes if other is not node],
         "hca": node.hca,
         "ifname": node.ifname,
         "gid_index": settings.fabric.gid_index,

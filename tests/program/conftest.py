@@ -113,7 +113,7 @@ class Engine(pulumi_mocks.Mocks):
         if purpose == "api-key":
             return f"{role}-key-word"
         if purpose == "nfs-export":
-            return json.dumps({"devices": [f":{HUB}"], "address": "192.168.100.1", "ours": True, "holder": None})
+            return json.dumps({"devices": [f":{HUB}"], "ours": True, "holder": None})
         return json.dumps(answers.get(purpose) or {"snapshot": "/x", "shards": 48, "device": f":{HUB}"})
 
     def new_resource(self, args: pulumi_mocks.MockResourceArgs) -> tuple[str | None, dict[Any, Any]]:

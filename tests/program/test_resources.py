@@ -78,10 +78,10 @@ def test_a_script_goes_to_its_node_on_stdin_under_a_limit(name: str, script: str
 def test_our_folder_is_new_only_where_the_state_knows_none_and_goes_with_the_stack(engine: Engine):
     inputs = engine.one("worker-folder").inputs
     said = {verb: json.loads(shlex.split(inputs[verb])[-1]) for verb in ("create", "update", "delete")}
-    assert [(verb, words["action"], words.get("new")) for verb, words in said.items()] == [
+    assert [(verb, words["action"], words["new"]) for verb, words in said.items()] == [
         ("create", "make", True),
-        ("update", "make", None),
-        ("delete", "remove", None),
+        ("update", "make", False),
+        ("delete", "remove", False),
     ]
 
 

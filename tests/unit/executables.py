@@ -8,10 +8,10 @@ import stat
 import subprocess
 import sys
 import traceback
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import CodeType
-from typing import Any
 from unittest import mock
 
 import loader
@@ -56,7 +56,7 @@ def compiled(script: str) -> CodeType:
 
 
 def run_shipped(
-    name: str, inputs: dict[str, Any] | None = None, *arguments: str, apart: bool = False, **env: str
+    name: str, inputs: Mapping[str, object] | None = None, *arguments: str, apart: bool = False, **env: str
 ) -> "subprocess.CompletedProcess[str]":
     """A script of scripts/node, named as a module, run whole with this environment and no other.
 

@@ -16,9 +16,16 @@ from tests.unit.executables import SCRIPTS, Recorder
 MODULES = {".".join(path.relative_to(SCRIPTS).with_suffix("").parts): path for path in SCRIPTS.glob("*/*.py")}
 COMMANDS = sorted(name for name, path in MODULES.items() if "\nif __name__ ==" in path.read_text())
 NEEDED = {
-    "host.our_folder": ["host.our_folder", "host.remove_trees", "loader"],
-    "host.put_secret": ["host.our_folder", "host.put_secret", "host.remove_trees", "loader"],
-    "host.pull_image": ["host.dockerd", "host.our_folder", "host.pull_image", "host.remove_trees", "loader"],
+    "host.our_folder": ["host.console", "host.our_folder", "host.remove_trees", "loader"],
+    "host.put_secret": ["host.console", "host.our_folder", "host.put_secret", "host.remove_trees", "loader"],
+    "host.pull_image": [
+        "host.console",
+        "host.dockerd",
+        "host.our_folder",
+        "host.pull_image",
+        "host.remove_trees",
+        "loader",
+    ],
     "rank.start": [
         *("gid.lookup", "gid.members", "gid.sysfs", "gid.table", "hub.files", "rank.effort_edit", "rank.start"),
     ],
@@ -52,7 +59,7 @@ def test_no_folder_of_scripts_node_hides_a_module_of_the_standard_library(name: 
 def test_a_sent_script_runs_with_its_imports_embedded(tmp_path: Path):
     made = on_stdin(
         payload("host.our_folder"),
-        json.dumps({"action": "make", "stack": "dev", "hf_cache": "~/hf"}),
+        json.dumps({"action": "make", "new": False, "stack": "dev", "hf_cache": "~/hf"}),
         HOME=str(tmp_path),
     )
     assert made.stderr == ""

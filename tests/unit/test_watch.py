@@ -3,6 +3,7 @@
 No time passes and no node is reached: clock, log streams and Docker's answers are the test's.
 """
 
+import json
 import queue
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 
 from components import watch
+from components.shell import python_line
 from components.ssh import Resolved, Target
 from components.watch import Event, Probe, StartFailed, Watch, Watched, follow, inspect
+from rank.probe import Answer, ProbeInputs
 from tests.unit.executables import Recorder
 from tests.unit.test_rank_log import LOST_WORKER
 
@@ -292,9 +295,21 @@ def test_the_state_of_a_container_is_docker_s_own(does: str, state: dict[str, An
     assert call[-1] == "timeout 20 docker inspect --format '{{json .State}}' spark-dev-rank0"
 
 
+INPUTS: ProbeInputs = {
+    "base_url": "http://127.0.0.1:8888",
+    "model": "m",
+    "stack": "dev",
+    "completion_timeout_s": 60,
+    "warmup_passes": 0,
+    "warmup_max_tokens": 0,
+    "warmup_agree": 0.05,
+}
+ANSWER: Answer = {"answer": "4183.", "first_s": 1.5, "warmup_s": [], "settled": True}
+
+
 def probed(recorder: Recorder, does: str) -> Probe:
     recorder.answer("ssh", does)
-    probe = Probe(rank("head", 0), {"model": "m"}, 90)
+    probe = Probe(rank("head", 0), INPUTS, 90)
     probe.process.wait(10)
     return probe
 
@@ -302,11 +317,11 @@ def probed(recorder: Recorder, does: str) -> Probe:
 def test_the_probe_runs_on_the_heads_node_and_hands_back_its_answer(
     recorder: Recorder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    probe = probed(recorder, f"cat >{tmp_path}/stdin; echo 'warm-up 1: 5.7 s' >&2; echo '{{\"answer\": \"4183.\"}}'")
-    assert probe.done() and probe.result() == {"answer": "4183."}
+    probe = probed(recorder, f"cat >{tmp_path}/stdin; echo 'warm-up 1: 5.7 s' >&2; echo '{json.dumps(ANSWER)}'")
+    assert probe.done() and probe.result() == ANSWER
     assert "        warm-up 1: 5.7 s" in capsys.readouterr().err
     [call] = recorder.calls("ssh")
-    assert call[-2:] == ["spark-head", """timeout -k 10 90 python3 -I - '{"model":"m"}'"""]
+    assert call[-2:] == ["spark-head", python_line(INPUTS, 90)]
     compile((tmp_path / "stdin").read_text(), "probe", "exec")
 
 
@@ -330,7 +345,7 @@ def test_a_probe_that_ends_before_it_read_its_script_is_a_failure_in_words(recor
 
 def test_a_probe_that_nobody_waits_for_any_more_is_ended(recorder: Recorder):
     recorder.answer("ssh", "cat >/dev/null; exec sleep 60")
-    probe = Probe(rank("head", 0), {}, 90)
+    probe = Probe(rank("head", 0), INPUTS, 90)
     assert not probe.done()
     probe.close()
     assert probe.done()

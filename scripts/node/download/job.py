@@ -1,14 +1,13 @@
 """The long work on a checkpoint, inside a container of the runtime image that outlives the session that started it.
 
-fetch (head): download what is missing of one revision with huggingface_hub, prove every blob by its hash, and offer
-each to the peers as soon as it is proven. mirror (other nodes): copy from the head what is missing, while it arrives
+fetch (head): download what is missing of one revision with huggingface_hub, verify every blob by its hash, and offer
+each to the peers as soon as it is verified. mirror (other nodes): copy from the head what is missing, while it arrives
 there. Both end with every file of the revision a link to a proven blob, and refs/main written.
 
-Inputs: /job/inputs.json (id, role, repo, revision, shards, encoding_file, patience_s, address, peers);
-/job/secret.json (hf_token; source: address, port, token), read once and removed. huggingface_hub's variables are in the
-environment.
-Output: /job/status.json; /job/source.json (0600: port, token) while the head offers.
-Exit codes: 0 whole; 1 not, the cause in status.json.
+Inputs: /job/inputs.json (tree.JobInputs); /job/secret.json (Secret), read once and removed. huggingface_hub's variables
+are in the environment.
+Output: /job/status.json (job_status.JobStatus); /job/source.json (0600: Offer) while the head offers.
+Exit codes: 0 verified; 1 not, the cause in status.json.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from download import hub_client
 from download.job_status import Status
-from download.tree import Failed, Job, lock
+from download.tree import Failed, Job, JobInputs, lock
 from hub.files import gaps
 from hub.manifest import Entry, ManifestError, checked, of_snapshot, one_of_each
-from mirror.copy import Blob, MirrorError, connect
+from mirror.copy import Blob, Copy, MirrorError, connect
 from mirror.source import Source
 
 FILES_AT_ONCE = 8
@@ -38,6 +37,31 @@ STREAMS = 8
 """Connections of one mirror. A stream hashes what it receives, so they scale with processors."""
 GRACE_S, QUIET_S, OFFER_S = 20, 600, 6 * 3600
 """How long a head that failed, and one that is whole, waits for peers that do not come; and for one that never ends."""
+
+
+class Offer(TypedDict):
+    """Where the other nodes copy from, and the token that lets them."""
+
+    job: str
+    port: int
+    token: str
+
+
+class Secret(TypedDict):
+    hf_token: str | None
+    address: str | None
+    """mirror: the head's on the fabric."""
+    offer: Offer | None
+    """mirror: the head's."""
+
+
+class Manifest(TypedDict):
+    """What the head announces to the mirrors."""
+
+    repo: str
+    revision: str
+    files: list[tuple[str, str, int]]
+    """Path, blob and bytes of each."""
 
 
 def at_once(job: Job, entries: list[Entry], do: Callable[[Entry], None]) -> None:
@@ -56,7 +80,7 @@ def at_once(job: Job, entries: list[Entry], do: Callable[[Entry], None]) -> None
 
 
 def fetch(job: Job, token: str | None, source: Source | None) -> None:
-    """The head's copy, each blob offered as soon as it is proven."""
+    """The head's copy, each blob offered as soon as it is verified."""
     inputs = job.inputs
     hub_client.remove_partial(job.hub, job.model)
     known = of_snapshot(job.snapshot) if not gaps(job.snapshot, inputs["shards"], inputs["encoding_file"]) else None
@@ -64,8 +88,9 @@ def fetch(job: Job, token: str | None, source: Source | None) -> None:
     # a whole tree of links tells its own hashes: proving it needs no hub
     job.entries = known or checked(hub.listing())
     if source:
-        rows = [[entry.path, entry.blob, entry.size] for entry in job.entries]
-        source.announce({"repo": inputs["repo"], "revision": inputs["revision"], "files": rows})
+        rows = [(entry.path, entry.blob, entry.size) for entry in job.entries]
+        manifest: Manifest = {"repo": inputs["repo"], "revision": inputs["revision"], "files": rows}
+        source.announce(manifest)
 
     def one(entry: Entry) -> None:
         content = job.check(entry)
@@ -89,15 +114,15 @@ def fetch(job: Job, token: str | None, source: Source | None) -> None:
     job.finish()
 
 
-def mirror(job: Job, source: dict[str, Any], own_address: str) -> None:
+def mirror(job: Job, address: str, offer: Offer) -> None:
     """This node's copy, from the head."""
     job.publish("waits for the head's list of files")
     try:
-        with connect(source["address"], source["port"], source["token"], own_address=own_address) as head:
-            found = head.document(limit_s=1800)
-            if (found["repo"], found["revision"]) != (job.inputs["repo"], job.inputs["revision"]):
-                raise Failed(f"the head offers {found['repo']} at {found['revision']}: run pulumi up again")
-            job.entries = checked(found["files"])
+        with connect(address, offer["port"], offer["token"], own_address=job.inputs["address"]) as head:
+            manifest: Manifest = head.document(limit_s=1800)
+            if (manifest["repo"], manifest["revision"]) != (job.inputs["repo"], job.inputs["revision"]):
+                raise Failed(f"the head offers {manifest['repo']} at {manifest['revision']}: run pulumi up again")
+            job.entries = checked(manifest["files"])
             missing: dict[str, Entry] = {}
             guard = threading.Lock()
 
@@ -118,7 +143,7 @@ def mirror(job: Job, source: dict[str, Any], own_address: str) -> None:
         raise Failed(str(error)) from None
 
 
-def copy_missing(job: Job, head: Any, missing: dict[str, Entry]) -> None:
+def copy_missing(job: Job, head: Copy, missing: dict[str, Entry]) -> None:
     done = threading.Event()
 
     def publish() -> None:
@@ -166,9 +191,9 @@ def words_of(error: BaseException, hub: Path) -> str:
     return str(error) if expected else f"{type(error).__name__}: {error}"
 
 
-def run(folder: Path, hub: Path, inputs: dict[str, Any], status: Status) -> None:
+def run(folder: Path, hub: Path, inputs: JobInputs, status: Status) -> None:
     secret_file = folder / "secret.json"
-    secret = json.loads(secret_file.read_text())
+    secret: Secret = json.loads(secret_file.read_text())
     secret_file.unlink()
     job = Job(inputs, hub, status)
     peers = set(inputs["peers"])
@@ -177,16 +202,19 @@ def run(folder: Path, hub: Path, inputs: dict[str, Any], status: Status) -> None
     with contextlib.ExitStack() as open_now:
         source = open_now.enter_context(Source(inputs["address"], sorted(peers), token)) if peers else None
         if source:
+            offer: Offer = {"job": inputs["id"], "port": source.port, "token": token}
             with open(os.open(offered, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-                json.dump({"id": inputs["id"], "port": source.port, "token": token}, file)
+                json.dump(offer, file)
             open_now.callback(offered.unlink, missing_ok=True)
         try:
             with lock(hub, lambda: status.publish(phase="waits for another job on this cache")):
                 job.open_tree()
                 if inputs["role"] == "fetch":
-                    fetch(job, secret.get("hf_token"), source)
+                    fetch(job, secret["hf_token"], source)
+                elif secret["address"] and secret["offer"]:
+                    mirror(job, secret["address"], secret["offer"])
                 else:
-                    mirror(job, secret["source"], inputs["address"])
+                    raise Failed("the head offers nothing to copy: run pulumi up again")
         except Exception as error:
             words = words_of(error, hub)
             status.publish(state="failed", phase="failed", error=words)
@@ -202,7 +230,7 @@ def run(folder: Path, hub: Path, inputs: dict[str, Any], status: Status) -> None
 
 def main() -> None:
     folder, hub = Path(os.environ.get("SPARK_JOB", "/job")), Path(os.environ["HF_HUB_CACHE"])
-    inputs = json.loads((folder / "inputs.json").read_text())
+    inputs: JobInputs = json.loads((folder / "inputs.json").read_text())
     status = Status(folder / "status.json", inputs["id"])
     status.publish()
     try:

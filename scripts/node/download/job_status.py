@@ -1,8 +1,6 @@
 """What a detached job says about itself: one JSON file, written whole every second, read by whoever follows it.
 
-{"id", "state": running | done | failed, "phase": words, "files": [whole, all], "bytes": [here, all], "rate": bytes/s,
-"notes": [words], "trouble": words while the hub is waited for, "error": words or null}. A job of 155 GiB outlives SSH
-sessions, so nothing else may carry its result.
+A job of 155 GiB outlives SSH sessions, so nothing else may carry its result.
 """
 
 from __future__ import annotations
@@ -13,10 +11,27 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict, cast
 
 WINDOW_S = 30.0
 """The rate is that of the last seconds, so that the time left follows a line that got slower."""
+
+
+class JobStatus(TypedDict):
+    id: str
+    state: Literal["running", "done", "failed"]
+    """One that was killed is running for ever."""
+    phase: str
+    files: list[int]
+    """Verified, and all."""
+    bytes: list[int]
+    """Arrived, and all."""
+    rate: float
+    """Bytes a second."""
+    notes: list[str]
+    trouble: str | None
+    """Why the hub is waited for."""
+    error: str | None
 
 
 class Status:
@@ -26,7 +41,7 @@ class Status:
         self.file = file
         self._lock = threading.Lock()
         self._seen: deque[tuple[float, int]] = deque()
-        self.document: dict[str, Any] = {
+        self.document: JobStatus = {
             "id": identity,
             "state": "running",
             "phase": "starting",
@@ -40,8 +55,8 @@ class Status:
 
     def publish(self, **changes: Any) -> None:
         with self._lock:
-            before = dict(self.document)
-            self.document.update(changes)
+            before = self.document
+            self.document = {**before, **changes}  # type: ignore[typeddict-item]
             now, (here, total) = time.monotonic(), self.document["bytes"]
             if here > before["bytes"][0]:
                 # one file may wait while others arrive, and one that goes on takes long to end
@@ -63,19 +78,21 @@ class Status:
         self.publish(notes=[*self.document["notes"], words])
 
 
-def read(file: Path) -> dict[str, Any] | None:
+def read(file: Path) -> JobStatus | None:
     """The last words of the last job; None when there was none, or they cannot be read."""
     try:
-        found = json.loads(file.read_text())
+        found: Any = json.loads(file.read_text())
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) and "state" in found else None
+    if not isinstance(found, dict) or "state" not in found:
+        return None
+    return cast(JobStatus, found)
 
 
-def line(status: dict[str, Any]) -> str:
+def line(status: JobStatus) -> str:
     """One line on a job under way: phase, files and bytes whole of all, rate, and the time left at that rate."""
     (whole, files), (here, total) = status["files"], status["bytes"]
-    if status.get("trouble"):
+    if status["trouble"]:
         return f"checkpoint: {whole} of {files or 'all'} files are here, the hub is waited for ({status['trouble']})"
     if not files:
         return f"checkpoint: {status['phase']}"

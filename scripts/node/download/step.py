@@ -3,12 +3,8 @@
 The job itself (download.job) runs in a container of its own, so a cut session or Ctrl-C only ends this, and the
 next run finds the job and goes on watching. After a reboot there is no container; a new job goes on with what is here.
 
-Inputs (JSON argument): action begin (or join what runs, and return) | follow (until this node is whole), role fetch |
-mirror, repo, revision, shards, encoding_file, endpoint, patience_s, image, python, hf_cache, stack, address (this
-node's on the fabric), peers (fetch: who copies from here), source_address (mirror: the head's). Secrets in the
-environment of begin: HF_TOKEN (fetch; may be empty), SPARK_SOURCE (mirror: what begin printed on the head).
-Output: begin prints {"job"}, and on a head with peers "port" and "token" with it; follow {"snapshot", "revision"}.
-Progress on stderr.
+Inputs (JSON argument): StepInputs. Secrets in the environment of begin: HF_TOKEN (fetch; may be empty), SPARK_SOURCE
+(mirror: what begin printed on the head). Output: begin prints a Begun; follow a Verified. Progress on stderr.
 Exit codes: 0 done; 1 failed, the cause on stderr.
 """
 
@@ -23,10 +19,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Literal, TypedDict
 
-from download import job, job_status
+from download import job as job_module
+from download import job_status
+from download.job import Offer, Secret
+from download.job_status import JobStatus
+from download.tree import JobInputs, Work
 from host import chown_trees
+from host.console import say
 from host.our_folder import docker, folder_of
 from hub.files import gaps, snapshot_of
 from hub.manifest import unverified
@@ -39,56 +40,97 @@ START_S = 120
 END_S = 60
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+class StepInputs(TypedDict):
+    action: Literal["begin", "follow"]
+    """Begin the job, or join what runs, and return; or follow it until this node is verified."""
+    role: Literal["fetch", "mirror"]
+    repo: str
+    revision: str
+    shards: int
+    encoding_file: str
+    endpoint: str
+    patience_s: float
+    image: str
+    python: str
+    hf_cache: str
+    stack: str
+    address: str
+    peers: list[str]
+    source_address: str | None
+    """mirror: the head's on the fabric."""
 
 
-def hub_of(inputs: dict[str, Any]) -> Path:
+class Begun(TypedDict):
+    job: str
+    """Its id."""
+    offer: Offer | None
+    """On a head that has peers: what the other nodes copy with. A secret."""
+
+
+class Verified(TypedDict):
+    snapshot: str
+    """Its path on the node."""
+
+
+def hub_of(inputs: StepInputs) -> Path:
     return (Path(inputs["hf_cache"]).expanduser() / "hub").resolve()
 
 
-def wanted_of(inputs: dict[str, Any]) -> dict[str, Any]:
+def work_of(inputs: StepInputs) -> Work:
     """What a job is about: one that runs with the same is joined, with another is ended."""
-    kept = ("role", "repo", "revision", "shards", "encoding_file", "endpoint", "patience_s", "address", "peers")
-    return {**{name: inputs.get(name) for name in kept}, "image": inputs["image"], "hub": str(hub_of(inputs))}
+    return {
+        "role": inputs["role"],
+        "repo": inputs["repo"],
+        "revision": inputs["revision"],
+        "shards": inputs["shards"],
+        "encoding_file": inputs["encoding_file"],
+        "endpoint": inputs["endpoint"],
+        "patience_s": inputs["patience_s"],
+        "address": inputs["address"],
+        "peers": inputs["peers"],
+        "image": inputs["image"],
+        "hub": str(hub_of(inputs)),
+    }
 
 
 class Container:
     """The job's container on this node, and its folder."""
 
-    def __init__(self, inputs: dict[str, Any]) -> None:
+    def __init__(self, inputs: StepInputs) -> None:
         self.inputs = inputs
         self.name = f"spark-{inputs['stack']}-checkpoint"
         self.folder = folder_of(inputs["stack"]) / "job"
+        # what the head's step printed
+        self.source: Begun | None = json.loads(os.environ.get("SPARK_SOURCE") or "null")
 
     def runs(self) -> bool:
         labels = ("--filter", f"label=spark.stack={self.inputs['stack']}", "--filter", "label=spark.job=checkpoint")
         return bool(docker("ps", "--quiet", *labels).stdout.split())
 
-    def about(self) -> dict[str, Any]:
+    def job_inputs(self) -> JobInputs | None:
+        """Those of the last job."""
         try:
-            found: dict[str, Any] = json.loads((self.folder / "inputs.json").read_text())
+            inputs: JobInputs = json.loads((self.folder / "inputs.json").read_text())
         except (OSError, ValueError):
-            return {}
-        return found
+            return None
+        return inputs
 
-    def status(self) -> dict[str, Any] | None:
+    def status(self) -> JobStatus | None:
         return job_status.read(self.folder / "status.json")
 
     def begin_or_join(self) -> None:
-        wanted = wanted_of(self.inputs)
-        about = self.about()
         if self.runs():
-            state = (self.status() or {}).get("state")
+            job, status = self.job_inputs(), self.status()
+            state = status["state"] if status else None
             # one that is done offers what it has to the peers, which a file lost since is no part of
             over = state == "failed" or (state == "done" and fault(self.inputs) is not None)
-            if {key: about.get(key) for key in wanted} == wanted and not over and not self.another_source(about):
+            if job and not over and {**job, **work_of(self.inputs), "source_job": self.source_job()} == job:
                 say("checkpoint: a job is at it already: watching it")
                 return
             if not over:
                 say("checkpoint: ending the job that was begun with other settings")
         self.end()
-        self.begin(wanted)
+        self.begin()
 
     def end(self) -> None:
         """No container has the job's name any more, be it running, never started, or on its way out."""
@@ -99,11 +141,11 @@ class Container:
             subprocess.run(["docker", "rm", "--force", self.name], capture_output=True, timeout=END_S)
             time.sleep(0.2)
 
-    def another_source(self, about: dict[str, Any]) -> bool:
-        """Whether a mirror under way copies from a head that offers no more."""
-        return self.inputs["role"] == "mirror" and about.get("source_job") != source_from_environment().get("job")
+    def source_job(self) -> str | None:
+        """mirror: the head's job, as long as it offers; one that copies from another is begun again."""
+        return self.source["job"] if self.source else None
 
-    def begin(self, wanted: dict[str, Any]) -> None:
+    def begin(self) -> None:
         inputs, hub = self.inputs, hub_of(self.inputs)
         # dockerd would make it itself, as root
         hub.mkdir(parents=True, exist_ok=True)
@@ -111,13 +153,13 @@ class Container:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         self.folder.chmod(0o700)
-        (self.folder / "job.py").write_text(payload(job.__name__))
-        source = source_from_environment()
-        document = {**wanted, "id": secrets.token_hex(6), "source_job": source.get("job")}
+        (self.folder / "job.py").write_text(payload(job_module.__name__))
+        document: JobInputs = {**work_of(inputs), "id": secrets.token_hex(6), "source_job": self.source_job()}
         (self.folder / "inputs.json").write_text(json.dumps(document))
-        secret = {
+        secret: Secret = {
             "hf_token": os.environ.get("HF_TOKEN") or None,
-            "source": {"address": inputs.get("source_address"), **source},
+            "address": inputs["source_address"],
+            "offer": self.source["offer"] if self.source else None,
         }
         with open(os.open(self.folder / "secret.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             json.dump(secret, file)
@@ -147,13 +189,7 @@ class Container:
                 (self.folder / "secret.json").unlink(missing_ok=True)
 
 
-def source_from_environment() -> dict[str, Any]:
-    """What the head's start step printed: job, port, token; empty without one."""
-    found: dict[str, Any] = json.loads(os.environ.get("SPARK_SOURCE") or "{}")
-    return found
-
-
-def take_over(hub: Path, inputs: dict[str, Any]) -> None:
+def take_over(hub: Path, inputs: StepInputs) -> None:
     """Give files of this model that belong to root, as other tools' containers leave them, to the cache's user."""
     snapshot = snapshot_of(hub, inputs["repo"], inputs["revision"])
     model = snapshot.parent.parent
@@ -173,41 +209,44 @@ def take_over(hub: Path, inputs: dict[str, Any]) -> None:
     docker(*run, inputs["image"], "-c", text_of(chown_trees.__name__), *owner, *map(str, folders))
 
 
-def begin(inputs: dict[str, Any]) -> dict[str, Any]:
-    """The job, and its door for the other nodes when it has one."""
+def begin(inputs: StepInputs) -> Begun:
+    """The job, and what the other nodes copy with when there are any."""
     container = Container(inputs)
     container.begin_or_join()
     if not inputs["peers"]:
-        return {"job": container.about()["id"]}
+        job_inputs = container.job_inputs()
+        return {"job": job_inputs["id"] if job_inputs else "", "offer": None}
     end = time.monotonic() + START_S
     while time.monotonic() < end:
         with contextlib.suppress(OSError, ValueError):  # not written yet
-            found = json.loads((container.folder / "source.json").read_text())
-            return {"job": found["id"], "port": found["port"], "token": found["token"]}
+            offer: Offer = json.loads((container.folder / "source.json").read_text())
+            return {"job": offer["job"], "offer": offer}
         status = container.status()
         if status and status["state"] == "failed":
             raise SystemExit(f"the checkpoint job ended: {status['error']}")
         if not container.runs():
             raise SystemExit("the checkpoint job ended before it said a word: run pulumi up again")
         time.sleep(0.3)
-    raise SystemExit(f"the checkpoint job did not open its door within {START_S} s: is the node overloaded?")
+    raise SystemExit(
+        f"the checkpoint job did not start serving the other nodes within {START_S} s: is the node overloaded?"
+    )
 
 
-def fault(inputs: dict[str, Any]) -> str | None:
-    """What keeps this node from being whole and proven; None when nothing does."""
+def fault(inputs: StepInputs) -> str | None:
+    """What keeps this node's checkpoint from being verified; None when nothing does."""
     snapshot = snapshot_of(hub_of(inputs), inputs["repo"], inputs["revision"])
     found = gaps(snapshot, inputs["shards"], inputs["encoding_file"]) or unverified(snapshot)
     return f"{found[0]}{f' and {len(found) - 1} more' if found[1:] else ''}" if found else None
 
 
-def follow(inputs: dict[str, Any]) -> dict[str, Any]:
+def follow(inputs: StepInputs) -> Verified:
     """Show the job's progress until this node is whole."""
     container = Container(inputs)
     shown, shown_at, notes = "", 0.0, 0
     while True:
         alive = container.runs()
         status = container.status()  # after `alive`: a job that ended in between has said so
-        for note in (status or {}).get("notes", [])[notes:]:
+        for note in status["notes"][notes:] if status else []:
             say(f"checkpoint: {note}")
             notes += 1
         if status and status["state"] == "failed":
@@ -235,14 +274,11 @@ def follow(inputs: dict[str, Any]) -> dict[str, Any]:
         say(job_status.line({**status, "rate": 0}))
     if found := fault(inputs):
         raise SystemExit(f"{inputs['repo']} is not whole on this node: {found}: run pulumi up again")
-    return {
-        "snapshot": str(snapshot_of(hub_of(inputs), inputs["repo"], inputs["revision"])),
-        "revision": inputs["revision"],
-    }
+    return {"snapshot": str(snapshot_of(hub_of(inputs), inputs["repo"], inputs["revision"]))}
 
 
 def main() -> None:
-    inputs = json.loads(sys.argv[1])
+    inputs: StepInputs = json.loads(sys.argv[1])
     print(json.dumps(begin(inputs) if inputs["action"] == "begin" else follow(inputs)))
 
 

@@ -1,4 +1,4 @@
-"""The tree that a job works on: one revision in a hub cache, how much of it is proven, and the lock around it."""
+"""The tree that a job works on: one revision in a hub cache, how much of it is verified, and the lock around it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Literal, TypedDict
 
 from download import hub_client
 from download.job_status import Status
@@ -16,6 +16,32 @@ from hub.blob_hash import digest_of
 from hub.files import gaps, snapshot_of
 from hub.manifest import DAMAGED, PART, Entry, content_of, place, write_main
 from hub.verified import Stamp
+
+
+class Work(TypedDict):
+    """What a job is about."""
+
+    role: Literal["fetch", "mirror"]
+    repo: str
+    revision: str
+    shards: int
+    encoding_file: str
+    endpoint: str
+    patience_s: float
+    """How long a hub that does not answer is waited for."""
+    address: str
+    """This node's on the fabric."""
+    peers: list[str]
+    """fetch: addresses of the nodes that copy from this one."""
+    image: str
+    hub: str
+    """Absolute path of the hub cache on the node."""
+
+
+class JobInputs(Work):
+    id: str
+    source_job: str | None
+    """mirror: the head's job that is copied from."""
 
 
 class Failed(Exception):
@@ -38,14 +64,14 @@ def lock(hub: Path, waiting: Callable[[], None]) -> Iterator[None]:
 
 
 class Job:
-    """One run: the tree of one revision, and how much of it is proven."""
+    """One run: the tree of one revision, and how much of it is verified."""
 
-    def __init__(self, inputs: dict[str, Any], hub: Path, status: Status) -> None:
+    def __init__(self, inputs: JobInputs, hub: Path, status: Status) -> None:
         self.inputs, self.hub, self.status = inputs, hub, status
         self.snapshot = snapshot_of(hub, inputs["repo"], inputs["revision"])
         self.model = self.snapshot.parent.parent
         self.entries: list[Entry] = []
-        self.proven: set[str] = set()
+        self.verified: set[str] = set()
         self._moving: dict[str, int] = {}
         self._guard = threading.Lock()
 
@@ -70,19 +96,19 @@ class Job:
             self.stamp.add(entry.blob, content)
         content.with_name(entry.blob + DAMAGED).unlink(missing_ok=True)
         with self._guard:
-            self.proven.update(each.path for each in names)
+            self.verified.update(each.path for each in names)
             self._moving.pop(entry.blob, None)
 
     def publish(self, phase: str | None = None) -> None:
         with self._guard:
-            proven = [entry for entry in self.entries if entry.path in self.proven]
-            here = sum(entry.size for entry in proven) + sum(self._moving.values())
-            arriving = {entry.blob for entry in self.entries} - {entry.blob for entry in proven}
+            verified = [entry for entry in self.entries if entry.path in self.verified]
+            arrived = sum(entry.size for entry in verified) + sum(self._moving.values())
+            arriving = {entry.blob for entry in self.entries} - {entry.blob for entry in verified}
         if self.inputs["role"] == "fetch":
-            here += hub_client.partial_bytes(self.model, arriving)
+            arrived += hub_client.partial_bytes(self.model, arriving)
         total = sum(entry.size for entry in self.entries)
-        changes: dict[str, Any] = {"files": [len(proven), len(self.entries)], "bytes": [min(here, total), total]}
-        self.status.publish(**changes, **({"phase": phase} if phase else {}))
+        files, size = [len(verified), len(self.entries)], [min(arrived, total), total]
+        self.status.publish(files=files, bytes=size, **({"phase": phase} if phase else {}))
 
     def trouble(self, words: str | None) -> None:
         """The hub is waited for, or answers again."""

@@ -4,11 +4,7 @@ Used three ways: as a command over SSH (`python3 - '<inputs>'`), imported by ran
 imported on the control host, where `resolve` decides over a facts document. It changes nothing, never falls back to a
 usual value, and refuses with the table of every HCA concerned. Standard library only, Python 3.10.
 
-Inputs: one JSON object; other keys are ignored.
-    fabric_ip  this node's address on the fabric
-    hca        NCCL_IB_HCA selector; null: the HCA of fabric_ip and its twin
-    gid_index  "resolve" or "pin" (an index that every member can use), "unset" (members are proven usable, NCCL chooses
-               for each) or a number (must be usable on every member)
+Inputs (JSON argument): LookupInputs; other keys are ignored.
 stdout: one JSON line, a Resolution. stderr: notes, or the refusal.
 Exit codes: 0 found; 2 no interface holds fabric_ip; 3 no HCA; 4 an HCA without a usable row; 5 no index that every HCA
 can use; 64 bad inputs; 70 the table could not be read.
@@ -43,6 +39,16 @@ from gid.table import (
 )
 
 NO_FABRIC_ADDRESS, NO_USABLE_ROW, NO_COMMON_INDEX, BAD_INPUT, UNREADABLE = 2, 4, 5, 64, 70
+
+
+class LookupInputs(TypedDict):
+    fabric_ip: str
+    """This node's address on the fabric."""
+    hca: str | None
+    """NCCL_IB_HCA selector; None: the HCA of fabric_ip and its twin."""
+    gid_index: str | int
+    """resolve or pin: an index that every member can use; unset: every member is usable, and NCCL chooses for each; a
+    number must be usable on every member."""
 
 
 class Member(TypedDict):

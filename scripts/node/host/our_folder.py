@@ -1,7 +1,6 @@
 """Make or remove the stack's own folder on a node.
 
-Inputs (JSON argument): action make | remove, stack, hf_cache; new (make): true when the state knows no folder yet.
-Output: make prints {"folder": absolute path, "hub": absolute path of the hub cache}; remove prints nothing.
+Inputs (JSON argument): FolderInputs. Output: make prints a Folder; remove prints nothing.
 Exit codes: 0 done; 1 refused or failed, the reason on stderr.
 
 A new folder is refused where containers of the stack live: another state manages them, or theirs was lost. `remove`
@@ -16,11 +15,28 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal, TypedDict
 
 from host import remove_trees
+from host.console import say
 from loader import text_of
 
-MARK = ".spark-stack"
+MARKER = ".spark-stack"
+
+
+class FolderInputs(TypedDict):
+    action: Literal["make", "remove"]
+    stack: str
+    hf_cache: str
+    new: bool
+    """Whether the state knows no folder yet."""
+
+
+class Folder(TypedDict):
+    folder: str
+    """Absolute path of our folder."""
+    hub: str
+    """Absolute path of the hub cache."""
 
 
 def folder_of(stack: str) -> Path:
@@ -28,11 +44,11 @@ def folder_of(stack: str) -> Path:
 
 
 def is_ours(folder: Path, stack: str) -> bool:
-    mark = folder / MARK
-    return mark.is_file() and mark.read_text().strip() == stack
+    marker = folder / MARKER
+    return marker.is_file() and marker.read_text().strip() == stack
 
 
-def make(stack: str, hf_cache: str, *, new: bool) -> dict[str, str]:
+def make(stack: str, hf_cache: str, *, new: bool) -> Folder:
     folder = folder_of(stack)
     if new and is_ours(folder, stack) and (containers := left_over(stack)):
         raise SystemExit(
@@ -41,13 +57,15 @@ def make(stack: str, hf_cache: str, *, new: bool) -> dict[str, str]:
             f"docker rm -f {' '.join(identity[:12] for identity in containers)}"
         )
     if folder.exists() and any(folder.iterdir()) and not is_ours(folder, stack):
-        raise SystemExit(f"{folder} holds files and has no mark of stack {stack}: move it away, it is not ours to use")
+        raise SystemExit(
+            f"{folder} holds files and has no marker of stack {stack}: move it away, it is not ours to use"
+        )
     for name, mode in (("cache", 0o755), ("tmp", 0o1777), ("secrets", 0o700)):
         path = folder / name
         path.mkdir(parents=True, exist_ok=True)
         if path.stat().st_uid == os.getuid():  # a rank may have taken its folder over, as root
             path.chmod(mode)
-    (folder / MARK).write_text(stack + "\n")
+    (folder / MARKER).write_text(stack + "\n")
     hub = Path(hf_cache).expanduser() / "hub"
     try:
         hub.mkdir(parents=True, exist_ok=True)
@@ -78,12 +96,12 @@ def remove(stack: str) -> None:
     folder = folder_of(stack)
     if not folder.exists():
         # also the first half of its repair, beside ranks that the state knows
-        print(f"{folder} is gone already", file=sys.stderr)
+        say(f"{folder} is gone already")
         return
     if not is_ours(folder, stack):
-        raise SystemExit(f"{folder} has no mark of stack {stack} any more: nothing was removed, look at it yourself")
+        raise SystemExit(f"{folder} has no marker of stack {stack} any more: nothing was removed, look at it yourself")
     if containers := left_over(stack):
-        print(f"removing {len(containers)} left-over container(s) of stack {stack}", file=sys.stderr)
+        say(f"removing {len(containers)} left-over container(s) of stack {stack}")
         docker("rm", "--force", "--volumes", *containers)
     if volumes := docker("volume", "ls", "--quiet", "--filter", f"label=spark.stack={stack}").stdout.split():
         # a rank's NFS mount, left by a removal that was cut
@@ -105,15 +123,15 @@ def empty(folder: Path) -> None:
     image = (folder / "image").read_text().strip() if (folder / "image").is_file() else None
     if image is None:
         raise SystemExit(f"{folder} holds files of root and no image is recorded: remove it with sudo rm -r {folder}")
-    names = [f"/ours/{path.name}" for path in folder.iterdir() if path.name not in (MARK, "image")]
+    names = [f"/ours/{path.name}" for path in folder.iterdir() if path.name not in (MARKER, "image")]
     run = ["run", "--rm", "--network", "none", "--volume", f"{folder}:/ours", "--entrypoint", "python3", image]
     docker(*run, "-c", text_of(remove_trees.__name__), *names)
 
 
 def main() -> None:
-    inputs = json.loads(sys.argv[1])
+    inputs: FolderInputs = json.loads(sys.argv[1])
     if inputs["action"] == "make":
-        print(json.dumps(make(inputs["stack"], inputs["hf_cache"], new=inputs.get("new", False))))
+        print(json.dumps(make(inputs["stack"], inputs["hf_cache"], new=inputs["new"])))
     else:
         remove(inputs["stack"])
 

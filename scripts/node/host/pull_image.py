@@ -1,16 +1,16 @@
 """Make the runtime image present on a node, by digest.
 
-Inputs (JSON argument): image (repository@sha256:digest), architecture, stack.
-Output: {"image": ..., "pulled": bool}; progress in bytes on stderr every few seconds.
+Inputs (JSON argument): ImageInputs. Progress in bytes on stderr every few seconds.
 Exit codes: 0 present; 1 refused or failed, the cause on stderr.
 """
 
 import json
 import sys
 import time
-from typing import Any
+from typing import Any, TypedDict
 from urllib.parse import quote
 
+from host.console import say
 from host.dockerd import DockerError, get, request
 from host.our_folder import folder_of
 
@@ -33,8 +33,12 @@ CAUSES = (
 )
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+class ImageInputs(TypedDict):
+    image: str
+    """repository@sha256:digest"""
+    architecture: str
+    """As Docker names it: arm64."""
+    stack: str
 
 
 def cause(message: str) -> str:
@@ -77,24 +81,24 @@ def present(image: str) -> dict[str, Any] | None:
         raise
 
 
-def ensure(image: str) -> tuple[dict[str, Any] | None, bool]:
-    """The image as dockerd has it then (None: it still has not), and whether it was pulled."""
+def ensure(image: str) -> dict[str, Any] | None:
+    """The image as dockerd has it then; None when it still has not."""
     found = present(image)
     if found is not None:
-        return found, False
+        return found
     say(f"image: pulling {image}")
     try:
         pull(image)
     except DockerError as error:
         raise SystemExit(f"{image} cannot be pulled: {error}: {cause(str(error))}") from None
-    return present(image), True
+    return present(image)
 
 
 def main() -> None:
-    inputs = json.loads(sys.argv[1])
+    inputs: ImageInputs = json.loads(sys.argv[1])
     image = inputs["image"]
     try:
-        found, pulled = ensure(image)
+        found = ensure(image)
     except (DockerError, OSError, ValueError) as error:
         raise SystemExit(f"dockerd does not answer: {error}: look at `systemctl status docker`, run up again") from None
     if found is None:
@@ -107,7 +111,6 @@ def main() -> None:
     (folder / "image").write_text(image + "\n")
     # kernels compiled for one image are stale for another, so each digest has a cache of its own
     (folder / "cache" / image.partition("@sha256:")[2][:12]).mkdir(exist_ok=True)
-    print(json.dumps({"image": image, "pulled": pulled}))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,7 @@
 """Give the page cache's memory back just before the engine starts: CUDA on unified memory counts only free memory.
 
-Inputs (JSON argument): stack, image, python, need_gib (what the engine will take), hf_cache, repo, revision. Where
-root's rights are not allowed, the files of that checkpoint are dropped from the cache, and nothing else.
-Output: {"before": {"cached_gib", "free_gib"}, "after": the same, "by": root | sudo | container | fadvise}.
-Exit code: 0; what could not be done is a warning on stderr, with numbers.
+Inputs (JSON argument): PurgeInputs. Where root's rights are not allowed, the files of that checkpoint are dropped from
+the cache, and nothing else. Exit code: 0; what could not be done is a warning on stderr, with numbers.
 """
 
 import json
@@ -11,9 +9,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from host.as_root import NoRoot, RootError, run, way
+from host.console import say
 from hub.files import snapshot_of
 
 MEMINFO = Path("/proc/meminfo")
@@ -22,8 +21,16 @@ SYNC_S = 300
 DROP = "echo 1 >/proc/sys/vm/drop_caches"
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+class PurgeInputs(TypedDict):
+    stack: str
+    image: str | None
+    """Runs a container of root; None leaves that way out."""
+    python: str
+    need_gib: float
+    """What the engine will take."""
+    hf_cache: str
+    repo: str
+    revision: str
 
 
 def memory(meminfo: str) -> dict[str, float]:
@@ -44,8 +51,8 @@ def drop_files(snapshot: Path) -> None:
             os.close(file)
 
 
-def purge(inputs: dict[str, Any]) -> tuple[str, str]:
-    """Drop what can be dropped; the way it was done, and why it was not root's."""
+def purge(inputs: PurgeInputs) -> str | None:
+    """Drop what can be dropped; why it was not everything, None when it was."""
     try:
         # only clean pages can be dropped
         subprocess.run(["sync"], timeout=SYNC_S, capture_output=True)
@@ -54,10 +61,10 @@ def purge(inputs: dict[str, Any]) -> tuple[str, str]:
     try:
         root = way(inputs["stack"], inputs["image"], inputs["python"])
         run(root, ["sh", "-c", DROP], timeout_s=120)
-        return root.by, ""
+        return None
     except (NoRoot, RootError) as error:
         drop_files(snapshot_of(Path(inputs["hf_cache"]).expanduser() / "hub", inputs["repo"], inputs["revision"]))
-        return "fadvise", str(error)
+        return str(error)
 
 
 def a_rank_runs(stack: str) -> bool:
@@ -71,9 +78,9 @@ def a_rank_runs(stack: str) -> bool:
 
 
 def main() -> None:
-    inputs = json.loads(sys.argv[1])
+    inputs: PurgeInputs = json.loads(sys.argv[1])
     before = memory(MEMINFO.read_text())
-    by, refused = purge(inputs)
+    refused = purge(inputs)
     after = memory(MEMINFO.read_text())
     cached, free, need = before["cached_gib"], after["free_gib"], inputs["need_gib"]
     say(f"page cache: {cached:.1f} GiB cached, free memory {before['free_gib']:.1f} -> {free:.1f} GiB")
@@ -82,7 +89,6 @@ def main() -> None:
     if free < need and not a_rank_runs(inputs["stack"]):
         out = f"run `sync; {DROP}` as root" if refused else "see what else holds memory (`ps aux --sort -rss`)"
         say(f"warning: the engine needs {need:.1f} GiB, {free:.1f} GiB are free: {out}, or it may not start")
-    print(json.dumps({"before": before, "after": after, "by": by}))
 
 
 if __name__ == "__main__":

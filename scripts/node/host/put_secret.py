@@ -1,6 +1,6 @@
 """Write one secret of the stack as a file that only its owner can read.
 
-Inputs (JSON argument): stack, name. The secret itself: environment variable SPARK_SECRET, set by the payload on stdin.
+Inputs (JSON argument): SecretInputs. The secret itself: environment variable SPARK_SECRET, set by the payload on stdin.
 Output: a random word, another one each time. Exit codes: 0 written; 1 failed, the reason on stderr, never the secret.
 """
 
@@ -9,12 +9,19 @@ import os
 import re
 import secrets
 import sys
+from typing import TypedDict
 
 from host.our_folder import folder_of
 
 
+class SecretInputs(TypedDict):
+    stack: str
+    name: str
+    """Of the file, and of the secret in the stack's configuration."""
+
+
 def main() -> None:
-    inputs = json.loads(sys.argv[1])
+    inputs: SecretInputs = json.loads(sys.argv[1])
     secret = os.environ["SPARK_SECRET"]
     # vLLM takes a leading - for a flag, and no HTTP header carries the rest
     if not re.fullmatch(r"(?!-)[!-~]+", secret) or "\\" in secret:

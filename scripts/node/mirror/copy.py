@@ -35,7 +35,7 @@ class Copy:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def document(self, limit_s: float) -> dict[str, Any]:
+    def document(self, limit_s: float) -> Any:
         """The manifest, as soon as the head announces it. Raises MirrorError, also after `limit_s`."""
         until = time.monotonic() + limit_s
         while "document" not in (answer := self._ask({"ask": "document"})):
@@ -44,8 +44,7 @@ class Copy:
                     f"the head at {self._head.address} announced no files within {limit_s:.0f} s: "
                     f"look at its own progress, then {AGAIN}"
                 )
-        document: dict[str, Any] = answer["document"]
-        return document
+        return answer["document"]
 
     def finished(self) -> None:
         """Tell the source that this node has everything. Raises MirrorError."""

@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -50,7 +50,7 @@ class Source:
         self.port = self._listener.getsockname()[1]
         self._peers, self._token = frozenset(peers), token
         self._changed = threading.Condition()
-        self._document: dict[str, Any] | None = None
+        self._document: Mapping[str, object] | None = None
         self._failed: str | None = None
         self._offered: dict[str, Path] = {}
         self._finished: set[str] = set()
@@ -60,7 +60,7 @@ class Source:
         self._closed = False
         threading.Thread(target=self._listen, name="mirror", daemon=True).start()
 
-    def announce(self, document: dict[str, Any]) -> None:
+    def announce(self, document: Mapping[str, object]) -> None:
         """Give the peers the manifest they wait for. Raises TypeError or ValueError for what no frame can carry."""
         pack({"document": document})
         with self._changed:

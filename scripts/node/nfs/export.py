@@ -1,10 +1,7 @@
 """Export the hub cache of the head to the workers, see that it is served, or take our export back.
 
-Inputs (JSON argument): action make | serve | remove, stack, image, python; make also: hf_cache, clients (the workers'
-fabric addresses), address (the head's fabric address).
-Output: make prints {"devices": what a worker may mount, likeliest first, "address": ..., "ours": bool, "holder": who
-serves port 2049 where it is not this node's own NFS server, else null}; serve (start our server if nothing serves) and
-remove print nothing.
+Inputs (JSON argument): ExportInputs. Output: make prints a table.Export; serve, which starts our server if nothing serves,
+and remove print nothing.
 Exit codes: 0 done; 1 refused or failed, the reason on stderr.
 
 Only hub/ is exported, read-only, a worker's root as nobody. A server that exports it already is used and left as it is;
@@ -17,13 +14,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Literal, TypedDict
 
 from host.as_root import NoRoot, RootError, Way, run, way
+from host.console import say
 from host.enter_mounts import PATH
 from host.our_folder import folder_of, is_ours
 from nfs.server import GRACE, UNIT, active_units, holders, host_serves, port_is_held, read_table, systemctl
-from nfs.table import Table, device_of, exports_to, our_text, paths_of, unescaped
+from nfs.table import Export, Table, device_of, exports_to, our_text, paths_of, unescaped
 
 EXPORTS = Path("/etc/exports")
 OURS = "spark-stack-"
@@ -38,8 +36,22 @@ RELOAD = f"if systemctl --quiet is-active {UNIT}; then exportfs -r || true; fi"
 ERASE = f'rm "$1" && rmdir --ignore-fail-on-non-empty "${{1%/*}}" && {RELOAD}'
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+class ExportInputs(TypedDict):
+    action: Literal["make", "serve", "remove"]
+    stack: str
+    hf_cache: str
+    clients: list[str]
+    """The workers' fabric addresses."""
+    image: str
+    python: str
+
+
+class Started(TypedDict):
+    """What we started on this node, for the way back."""
+
+    enabled: bool
+    """Whether the unit was enabled before."""
+    units: list[str]
 
 
 def file_of(stack: str) -> Path:
@@ -47,7 +59,7 @@ def file_of(stack: str) -> Path:
 
 
 def record_of(stack: str) -> Path:
-    """What we started on this node, for the way back: {"enabled": was the unit enabled, "units": [...]}."""
+    """Where we keep Started."""
     return folder_of(stack) / "nfs.json"
 
 
@@ -85,7 +97,7 @@ def check_open(tree: Path) -> None:
         )
 
 
-def strangers(table: Table, stack: str, *, held: bool) -> list[str]:
+def foreign_paths(table: Table, stack: str, *, held: bool) -> list[str]:
     """Paths that are exported, or would be once the server starts, and that no stack of ours exports."""
     mine = configured(*(file_of(each) for each in [stack, *others(stack)]))
     known = set(table) if held else configured(EXPORTS, *file_of(stack).parent.glob("*.exports"))
@@ -97,7 +109,7 @@ def configured(*files: Path) -> set[str]:
     return {path for file in files if file.is_file() for path in paths_of(file.read_text())}
 
 
-def make(inputs: dict[str, Any]) -> dict[str, Any]:
+def make(inputs: ExportInputs) -> Export:
     stack, clients, mine = inputs["stack"], inputs["clients"], file_of(inputs["stack"])
     check_clients(clients)
     if not is_ours(folder_of(stack), stack):
@@ -105,19 +117,18 @@ def make(inputs: dict[str, Any]) -> dict[str, Any]:
     tree = (Path(inputs["hf_cache"]).expanduser() / "hub").resolve()
     check_open(tree)
     text = our_text(stack, str(tree), clients, mounts_inside=contains_mount(str(tree)))
-    answer = {"address": inputs["address"], "ours": True, "holder": None}
 
     held, serves = port_is_held(), host_serves()
     if held and not serves:
         who = ", ".join(holders()) or "a process that is neither this host's nfs-server nor a container we know"
         say(f"nfs: port 2049 is served by {who}: if it exports {tree}, the worker's proof will find it")
         # the recipe's own exporter shares the whole cache folder as the root
-        return {**answer, "devices": [":/hub", ":/", f":{tree}"], "ours": False, "holder": who}
+        return {"devices": [":/hub", ":/", f":{tree}"], "ours": False, "holder": who}
     table = read_table() if held else {}
-    foreign = strangers(table, stack, held=held)
+    foreign = foreign_paths(table, stack, held=held)
     if str(tree) in foreign and exports_to(table, str(tree), clients):
         say(f"nfs: {tree} is exported already, not by us: used as it is")
-        return {**answer, "devices": [device_of(table, str(tree))], "ours": False}
+        return {"devices": [device_of(table, str(tree))], "ours": False, "holder": None}
     if foreign and not mine.exists() and not others(stack):
         line = text.splitlines()[-1]
         raise SystemExit(
@@ -126,14 +137,14 @@ def make(inputs: dict[str, Any]) -> dict[str, Any]:
             f"{'run exportfs -ra' if held else 'start it'}, {LOCAL}: {line}"
         )
     if mine.exists() and mine.read_text() == text and exports_to(table, str(tree), clients):
-        return {**answer, "devices": [device_of(table, str(tree))]}
+        return {"devices": [device_of(table, str(tree))], "ours": True, "holder": None}
     if not shutil.which("exportfs", path=PATH):
         raise SystemExit(f"this node has no NFS server: run `sudo apt install nfs-kernel-server`, {LOCAL}")
     export(way(stack, inputs["image"], inputs["python"]), stack, text, held=held)
     table = read_table()
     if not exports_to(table, str(tree), clients):
         raise SystemExit(f"{tree} is not exported although {mine} says so: ask `sudo exportfs -rv` why, {LOCAL}")
-    return {**answer, "devices": [device_of(table, str(tree))]}
+    return {"devices": [device_of(table, str(tree))], "ours": True, "holder": None}
 
 
 def export(root: Way, stack: str, text: str, *, held: bool) -> None:
@@ -146,12 +157,15 @@ def export(root: Way, stack: str, text: str, *, held: bool) -> None:
     if not record.exists():
         # written first, so that a start that breaks off is taken back too
         enabled = systemctl("is-enabled", UNIT) == ["enabled"]
-        record.write_text(json.dumps({"enabled": enabled, "units": [f"{UNIT}.service"]}))
+        keep(record, {"enabled": enabled, "units": [f"{UNIT}.service"]})
     say(f"nfs: starting {UNIT}")
     run(root, ["sh", "-c", START], timeout_s=120)
-    noted = json.loads(record.read_text())
-    noted["units"] = sorted({*noted["units"], *(set(active_units()) - set(before))})
-    record.write_text(json.dumps(noted))
+    started: Started = json.loads(record.read_text())
+    keep(record, {**started, "units": sorted({*started["units"], *(set(active_units()) - set(before))})})
+
+
+def keep(record: Path, started: Started) -> None:
+    record.write_text(json.dumps(started))
 
 
 def serve(stack: str, image: str | None, python: str) -> None:
@@ -180,27 +194,27 @@ def remove(stack: str, image: str | None, python: str) -> None:
         record.unlink()
 
 
-def hand_back(root: Way, stack: str, noted: dict[str, Any]) -> None:
+def hand_back(root: Way, stack: str, started: Started) -> None:
     """Stop what we started, unless somebody else's export needs it by now."""
     if staying := others(stack):
         say(f"nfs: {UNIT} stays for stack {staying[0]}")
-        heir = record_of(staying[0])
-        if is_ours(heir.parent, staying[0]) and not heir.exists():
-            heir.write_text(json.dumps(noted))
+        record = record_of(staying[0])
+        if is_ours(record.parent, staying[0]) and not record.exists():
+            keep(record, started)
     elif host_serves() and (left := sorted(read_table())):
         say(f"nfs: {UNIT} was started by us and stays, it exports {', '.join(left)} too")
     else:
-        disable = "" if noted["enabled"] else f"systemctl disable {UNIT} && "
-        run(root, ["sh", "-c", f'{disable}systemctl stop "$@"', "sh", *noted["units"]], timeout_s=120)
+        disable = "" if started["enabled"] else f"systemctl disable {UNIT} && "
+        run(root, ["sh", "-c", f'{disable}systemctl stop "$@"', "sh", *started["units"]], timeout_s=120)
 
 
 def main() -> None:
-    inputs = json.loads(sys.argv[1])
+    inputs: ExportInputs = json.loads(sys.argv[1])
     try:
         if inputs["action"] == "make":
             print(json.dumps(make(inputs)))
         else:
-            act = {"serve": serve, "remove": remove}[inputs["action"]]
+            act = serve if inputs["action"] == "serve" else remove
             act(inputs["stack"], inputs["image"], inputs["python"])
     except (NoRoot, RootError) as error:
         raise SystemExit(f"nfs: the export cannot be changed: {error}; {LOCAL}") from None

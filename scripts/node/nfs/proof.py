@@ -1,9 +1,7 @@
 """Prove on a worker that every shard can be read through the mount that its rank will have.
 
-Inputs (JSON argument): address (of the server), options (of the mount, without addr), repo, revision, shards,
-encoding_file, image, python, stack, timeout_s (for all of it). SPARK_EXPORT in the environment is what nfs.export
-printed on the head; its devices are tried in order.
-Output: {"device": the one that works, "seconds": float, "shards": int}; progress on stderr.
+Inputs (JSON argument): ProofInputs. SPARK_EXPORT in the environment is the Export that nfs.export printed on the head;
+its devices are tried in order. Output: a Proof; progress on stderr.
 Exit codes: 0 proven; 1 not, the reason for each device on stderr.
 
 The mount is a container's own, so neither a mount nor a volume is left on the node. The server is asked first whether
@@ -19,11 +17,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TypedDict
 
+from host.console import say
 from loader import payload
 from nfs import read_shards
+from nfs.read_shards import ReadInputs, ReadResult
+from nfs.table import Export
 
 PORT = 2049
 ANSWER_S = 10.0
@@ -44,12 +45,31 @@ CAUSES = (
 )
 
 
+class ProofInputs(TypedDict):
+    address: str
+    """Of the server."""
+    options: str
+    """Of the mount, without addr."""
+    repo: str
+    revision: str
+    shards: int
+    encoding_file: str
+    image: str
+    python: str
+    stack: str
+    timeout_s: float
+    """For all of it."""
+
+
+class Proof(TypedDict):
+    device: str
+    """The one that works."""
+    shards: int
+    """How many were read."""
+
+
 class Unproven(Exception):
     """A device that cannot be mounted or read, in words."""
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def cause(words: str) -> str:
@@ -94,14 +114,20 @@ def remove(name: str) -> bool:
     return True
 
 
-def prove(device: str, inputs: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+def prove(device: str, inputs: ProofInputs, limit_s: float) -> Proof:
     """Mount one device and read every shard's end within `limit_s`. Raises Unproven."""
     name = f"spark-{inputs['stack']}-proof"
     argv = ["docker", "run", "--rm", "--interactive", "--pull", "never", "--name", name, "--network", "none"]
     argv += ["--label", f"spark.stack={inputs['stack']}", "--label", "spark.job=proof"]
     argv += ["--mount", mount_words(inputs["address"], device, inputs["options"])]
-    wanted = {"hub": HUB, **{key: inputs[key] for key in ("repo", "revision", "shards", "encoding_file")}}
-    argv += ["--entrypoint", inputs["python"], inputs["image"], "-", json.dumps(wanted)]
+    asked: ReadInputs = {
+        "hub": HUB,
+        "repo": inputs["repo"],
+        "revision": inputs["revision"],
+        "shards": inputs["shards"],
+        "encoding_file": inputs["encoding_file"],
+    }
+    argv += ["--entrypoint", inputs["python"], inputs["image"], "-", json.dumps(asked)]
     words: list[str] = []
     ended: list[bool] = []
     remove(name)
@@ -133,7 +159,7 @@ def prove(device: str, inputs: Mapping[str, Any], limit_s: float) -> dict[str, A
         # the kernel's words come last in dockerd's
         mount = told[0].rpartition(": ")[2].rstrip(".") if "failed to mount local volume" in told[0] else None
         raise Unproven(cause(mount or (told[-1] if read_shards.MOUNTED in words else told[0])))
-    found: dict[str, Any] = json.loads(words[-1])
+    found: ReadResult = json.loads(words[-1])
     if found["faults"]:
         more = f" (and {len(found['faults']) - 1} more)" if found["faults"][1:] else ""
         if "permission denied" in found["faults"][0].lower():
@@ -142,10 +168,10 @@ def prove(device: str, inputs: Mapping[str, Any], limit_s: float) -> dict[str, A
                 f"{found['faults'][0]}{more}: closed to others on the head: run `chmod -R o+rX {model}` there"
             )
         raise Unproven(cause(found["faults"][0] + more))
-    return found
+    return {"device": device, "shards": found["shards"]}
 
 
-def first_proven(devices: Sequence[str], inputs: Mapping[str, Any], holder: str | None = None) -> dict[str, Any]:
+def first_proven(devices: Sequence[str], inputs: ProofInputs, holder: str | None = None) -> Proof:
     """The first device through which every shard can be read. Exits naming server, devices and the way out.
 
     `holder` is who serves there, when that is neither ours nor the head's own NFS server.
@@ -155,14 +181,11 @@ def first_proven(devices: Sequence[str], inputs: Mapping[str, Any], holder: str 
     try:
         check_server(server)
         for device in devices:
-            began = time.monotonic()
             say(f"nfs: mounting {server}{device}")
             try:
-                found = prove(device, inputs, max(end - began, 5))
+                return prove(device, inputs, max(end - time.monotonic(), 5))
             except Unproven as error:
                 failures.append(f"{device}: {error}")
-            else:
-                return {"device": device, "seconds": round(time.monotonic() - began, 1), "shards": found["shards"]}
     except Unproven as error:
         failures.append(f"port {PORT}: {error}")
     told = f"the checkpoint cannot be read from {server}: {'; '.join(failures)}."
@@ -176,7 +199,7 @@ def first_proven(devices: Sequence[str], inputs: Mapping[str, Any], holder: str 
 
 def main() -> None:
     try:
-        export = json.loads(os.environ["SPARK_EXPORT"])
+        export: Export = json.loads(os.environ["SPARK_EXPORT"])
         print(json.dumps(first_proven(export["devices"], json.loads(sys.argv[1]), export["holder"])))
     except FileNotFoundError as error:
         raise SystemExit(f"{error.filename} is not on the PATH of an SSH session on this node") from None

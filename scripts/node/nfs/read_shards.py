@@ -1,7 +1,6 @@
 """Read the end of every shard of a snapshot, in a container whose hub is an NFS mount.
 
-Inputs (JSON argument): hub, repo, revision, shards, encoding_file.
-Output: progress in lines that start with `nfs: `; at the end {"faults": [what is wrong], "shards": number read}.
+Inputs (JSON argument): ReadInputs. Output: progress in lines that start with `nfs: `, at the end a ReadResult.
 """
 
 import json
@@ -10,15 +9,33 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import TypedDict
 
 from hub.files import INDEX, gaps, snapshot_of
+
+
+class ReadInputs(TypedDict):
+    hub: str
+    repo: str
+    revision: str
+    shards: int
+    encoding_file: str
+
+
+class ReadResult(TypedDict):
+    faults: list[str]
+    """What is wrong, a line each."""
+    shards: int
+    """How many were read."""
+
 
 MOUNTED = "nfs: mounted"
 TELL_S = 5
 
 
 def main() -> None:
-    inputs, read, shards = json.loads(sys.argv[1]), 0, []
+    inputs: ReadInputs = json.loads(sys.argv[1])
+    read, shards = 0, []
 
     def tell() -> None:
         while True:
@@ -41,7 +58,8 @@ def main() -> None:
             read += 1
     except OSError as error:
         faults = [f"{error.filename or snapshot}: {error.strerror}"]
-    print(json.dumps({"faults": faults, "shards": read}))
+    result: ReadResult = {"faults": faults, "shards": read}
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,20 @@ import os
 import re
 import uuid
 from collections.abc import Iterable, Sequence
+from typing import TypedDict
 
 Table = dict[str, dict[str, list[str]]]
 """Options by client, by exported path."""
+
+
+class Export(TypedDict):
+    """Our tree as a worker may mount it."""
+
+    devices: list[str]
+    """Likeliest first."""
+    ours: bool
+    holder: str | None
+    """Who serves port 2049 where it is not this node's own NFS server."""
 
 
 def escaped(path: str) -> str:

@@ -1,10 +1,7 @@
 """Ask the engine from its own node until it is warm: one real completion, then warm-up passes that agree.
 
-Inputs (JSON argument): base_url, model, stack, completion_timeout_s, warmup_passes, warmup_max_tokens, warmup_agree;
-question, where another than ours is to be asked.
-The API key, if the stack has one, is read from the stack's folder and goes nowhere else.
-Output: {"answer", "first_s", "warmup_s": [...], "settled": bool}. Words on stderr.
-Exit codes: 0 a completion came back; 1 none did, the reason on stderr; 3 the key was refused.
+Inputs (JSON argument): ProbeInputs. The API key, if the stack has one, is read from the stack's folder and goes nowhere
+else. Output: an Answer. Exit codes: 0 a completion came back; 1 none did, the reason on stderr.
 """
 
 import http.client
@@ -13,8 +10,9 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from typing import Any
+from typing import TypedDict
 
+from host.console import say
 from host.our_folder import folder_of
 
 QUESTION = "What is 47 x 89?"
@@ -23,11 +21,34 @@ WARM_UP = "Write 200 words about memory bandwidth."
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+class AnyQuestion(TypedDict, total=False):
+    question: str
+    """Another than ours."""
 
 
-def complete(inputs: dict[str, Any], prompt: str, max_tokens: int) -> tuple[str, float]:
+class ProbeInputs(AnyQuestion):
+    base_url: str
+    model: str
+    """What the API calls it."""
+    stack: str
+    completion_timeout_s: float
+    warmup_passes: int
+    warmup_max_tokens: int
+    warmup_agree: float
+    """How much the last two passes may differ, as a share."""
+
+
+class Answer(TypedDict):
+    answer: str
+    first_s: float
+    """Seconds of the first completion."""
+    warmup_s: list[float]
+    """Seconds of each warm-up pass."""
+    settled: bool
+    """Whether the last two passes agree, or none was asked for."""
+
+
+def complete(inputs: ProbeInputs, prompt: str, max_tokens: int) -> tuple[str, float]:
     """One chat completion: its text (reasoning counts, a thinking model may spend its tokens there) and seconds."""
     body = {
         "model": inputs["model"],
@@ -53,7 +74,7 @@ def complete(inputs: dict[str, Any], prompt: str, max_tokens: int) -> tuple[str,
     return text, time.monotonic() - began
 
 
-def warm_up(inputs: dict[str, Any]) -> tuple[list[float], bool]:
+def warm_up(inputs: ProbeInputs) -> tuple[list[float], bool]:
     """Seconds of each pass, and whether the last two agree; never fatal, the engine has answered already."""
     seconds: list[float] = []
     for number in range(1, inputs["warmup_passes"] + 1):
@@ -69,14 +90,15 @@ def warm_up(inputs: dict[str, Any]) -> tuple[list[float], bool]:
 
 
 def main() -> None:
-    inputs = json.loads(sys.argv[1])
+    inputs: ProbeInputs = json.loads(sys.argv[1])
     question = inputs.get("question", QUESTION)
     try:
         answer, first_s = complete(inputs, question, 64)
     except urllib.error.HTTPError as error:
         if error.code == 401:
-            say("the engine is up and refuses our API key: was it started with another one? Change the key and run up")
-            raise SystemExit(3) from None
+            raise SystemExit(
+                "the engine is up and refuses our API key: was it started with another one? Change the key and run up"
+            ) from None
         raise SystemExit(
             f"the first completion failed with {error.code}: {error.read().decode(errors='replace')[:500]}"
         ) from None
@@ -89,7 +111,8 @@ def main() -> None:
         raise SystemExit(f"the first completion failed: {error}") from None
     say(f"{question}   {answer.strip()}   ({first_s:.2f} s)")
     seconds, settled = warm_up(inputs)
-    print(json.dumps({"answer": answer.strip(), "first_s": first_s, "warmup_s": seconds, "settled": settled}))
+    result: Answer = {"answer": answer.strip(), "first_s": first_s, "warmup_s": seconds, "settled": settled}
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

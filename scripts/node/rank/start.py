@@ -1,8 +1,7 @@
 """Process 1 of a rank's container: prove what the engine needs on this node now, then become the engine.
 
-Inputs: /opt/spark/start.json (rank, fabric_ip, peer_ips, hca, ifname, gid_index, repo, revision, shards, encoding_file,
-encoding_target); the command in argv; its environment, without what only this node knows. An API key is read from
-/run/spark/api_key. Words on stdout, each line starts with `spark: `.
+Inputs: /opt/spark/start.json (StartInputs); the command in argv; its environment, without what only this node knows. An
+API key is read from /run/spark/api_key. Words on stdout, each line starts with `spark: `.
 Exit codes: the engine's own; 2 to 5 and 70 from the GID lookup; 80 the checkpoint is not whole; 81 the encoder is
 missing, or has no place in the image; 82 the image's lines on reasoning effort are not those that we mend; 127 the
 engine is not in the image.
@@ -18,7 +17,7 @@ import shutil
 import sys
 from collections.abc import MutableMapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from gid import sysfs
 from gid.lookup import UNREADABLE, resolve
@@ -33,6 +32,22 @@ CUDA = "/usr/local/cuda"
 IFNAMES = ("NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
+class StartInputs(TypedDict):
+    rank: int
+    fabric_ip: str
+    hca: str | None
+    ifname: str | None
+    """Netdev for the bootstrap; None: that of fabric_ip."""
+    gid_index: str | int
+    repo: str
+    revision: str
+    shards: int
+    encoding_file: str
+    """The prompt encoder inside the snapshot."""
+    encoding_target: str
+    """Its place in the image."""
+
+
 def say(text: str) -> None:
     for line in text.splitlines():
         print(f"spark: {line}", flush=True)
@@ -43,7 +58,7 @@ def stop(code: int, text: str) -> None:
     sys.exit(code)
 
 
-def set_fabric(start: dict[str, Any], env: MutableMapping[str, str]) -> None:
+def set_fabric(start: StartInputs, env: MutableMapping[str, str]) -> None:
     """The fabric's variables for this node as it is now; what is unset is absent, never empty."""
     # a pinned container keeps its index: it must be usable still, and another one is a visible diff of the next up
     wanted = env.get("NCCL_IB_GID_INDEX") if start["gid_index"] == "pin" else start["gid_index"]
@@ -71,7 +86,7 @@ def set_fabric(start: dict[str, Any], env: MutableMapping[str, str]) -> None:
     say(f"fabric {members}, GID index {env.get('NCCL_IB_GID_INDEX', 'left to NCCL')}")
 
 
-def check_checkpoint(start: dict[str, Any], env: MutableMapping[str, str]) -> Path:
+def check_checkpoint(start: StartInputs, env: MutableMapping[str, str]) -> Path:
     snapshot = snapshot_of(Path(env["HF_HOME"]) / "hub", start["repo"], start["revision"])
     missing = gaps(snapshot, start["shards"])
     if missing:
@@ -82,7 +97,7 @@ def check_checkpoint(start: dict[str, Any], env: MutableMapping[str, str]) -> Pa
     return snapshot
 
 
-def set_encoder(start: dict[str, Any], snapshot: Path) -> None:
+def set_encoder(start: StartInputs, snapshot: Path) -> None:
     """The snapshot's prompt encoder over the image's: an older one renders other prompts."""
     source, target = snapshot / start["encoding_file"], Path(start["encoding_target"])
     if not source.is_file():
@@ -94,7 +109,7 @@ def set_encoder(start: dict[str, Any], snapshot: Path) -> None:
     say(f"prompt encoder of the snapshot is {target}")
 
 
-def set_efforts(start: dict[str, Any]) -> None:
+def set_efforts(start: StartInputs) -> None:
     """Reasoning effort as the snapshot's encoder means it; the image knows only an older one's efforts."""
     file = Path(start["encoding_target"]).with_name(FILE)
     try:
@@ -128,7 +143,8 @@ def set_key(env: MutableMapping[str, str]) -> None:
 
 
 def main() -> None:
-    start, env = json.loads(START.read_text()), dict(os.environ)
+    start: StartInputs = json.loads(START.read_text())
+    env = dict(os.environ)
     say(f"rank {start['rank']} starts")
     set_fabric(start, env)
     snapshot = check_checkpoint(start, env)

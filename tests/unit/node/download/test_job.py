@@ -5,14 +5,15 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from download import hub_client, job, tree
 from download.hub_client import HubError
+from download.job import Offer
 from download.job_status import Status
-from download.tree import Failed
+from download.tree import Failed, JobInputs
 from hub.files import gaps
 from hub.manifest import unverified
 from hub.verified import NAME, Stamp
@@ -33,9 +34,13 @@ class Node:
         self.hub.mkdir(parents=True)
         self.job.mkdir()
 
-    def run(self, role: str, *, peers: list[str] | None = None, source: dict[str, Any] | None = None) -> None:
-        inputs: dict[str, Any] = {
+    def run(
+        self, role: Literal["fetch", "mirror"], *, peers: list[str] | None = None, offer: Offer | None = None
+    ) -> None:
+        address = HEAD if role == "mirror" else None
+        inputs: JobInputs = {
             "id": f"{role}-job",
+            "source_job": None,
             "role": role,
             "repo": REPO,
             "revision": REVISION,
@@ -44,8 +49,11 @@ class Node:
             "patience_s": 0.05,
             "address": self.address,
             "peers": peers or [],
+            "endpoint": "https://huggingface.co",
+            "image": "repo@sha256:1",
+            "hub": str(self.hub),
         }
-        (self.job / "secret.json").write_text(json.dumps({"hf_token": "hf_word", "source": source}))
+        (self.job / "secret.json").write_text(json.dumps({"hf_token": "hf_word", "address": address, "offer": offer}))
         job.run(self.job, self.hub, inputs, Status(self.job / "status.json", inputs["id"]))
 
     @property
@@ -360,20 +368,20 @@ def both(head: Node, worker: Node) -> None:
 
     thread = threading.Thread(target=run_head)
     thread.start()
-    door = head.job / "source.json"
-    about: dict[str, Any] = {}
-    while not about and thread.is_alive():
+    source = head.job / "source.json"
+    offer: Offer | None = None
+    while not offer and thread.is_alive():
         with contextlib.suppress(OSError, ValueError):
-            about = json.loads(door.read_text())
+            offer = json.loads(source.read_text())
     try:
-        assert door.stat().st_mode & 0o077 == 0, "its token is the user's alone"
-        worker.run("mirror", source={"address": HEAD, "port": about["port"], "token": about["token"]})
+        assert source.stat().st_mode & 0o077 == 0, "its token is the user's alone"
+        worker.run("mirror", offer=offer)
     finally:
         thread.join(20)
     assert not thread.is_alive()
     if ended:
         raise ended[0]
-    assert not door.exists()
+    assert not source.exists()
 
 
 def test_the_worker_is_whole_when_the_head_is_and_asks_no_hub(head: Node, worker: Node, hub: FakeHub):

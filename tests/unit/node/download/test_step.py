@@ -31,8 +31,19 @@ FETCH: dict[str, Any] = {
 }
 MIRROR = {**FETCH, "role": "mirror", "address": "192.168.100.2", "peers": [], "source_address": "192.168.100.1"}
 TOKEN = "hf_0123456789"
-DOOR = {"job": "a1", "port": 40001, "token": "0123456789abcdef"}
-DONE = {"id": "a1", "state": "done", "phase": "whole", "files": [5, 5], "bytes": [9, 9], "rate": 0, "notes": []}
+OFFER = {"job": "a1", "port": 40001, "token": "0123456789abcdef"}
+BEGUN = {"job": "a1", "offer": OFFER}
+DONE: dict[str, Any] = {
+    "id": "a1",
+    "state": "done",
+    "phase": "whole",
+    "files": [5, 5],
+    "bytes": [9, 9],
+    "rate": 0,
+    "notes": [],
+    "trouble": None,
+    "error": None,
+}
 
 
 class Node:
@@ -60,9 +71,9 @@ class Node:
         self.job.mkdir(exist_ok=True)
         (self.job / "status.json").write_text(json.dumps({**DONE, **status}))
 
-    def door(self) -> str:
-        """What a job of the head does: it opens its door."""
-        text = json.dumps({"id": "a1", "port": 40001, "token": DOOR["token"]})
+    def offers(self) -> str:
+        """What a job of the head does: it starts serving the other nodes."""
+        text = json.dumps(OFFER)
         return f"echo '{text}' >{self.job}/source.json"
 
     def step(self, inputs: dict[str, Any], action: str, **env: str) -> "subprocess.CompletedProcess[str]":
@@ -79,9 +90,9 @@ def node(tmp_path: Path, recorder: Recorder, short_pauses: None) -> Node:
 
 
 def test_a_job_is_a_container_of_the_runtime_image_as_the_user_whose_cache_it_is(node: Node):
-    node.answers(node.door())
+    node.answers(node.offers())
     done = node.step(FETCH, "begin", HF_TOKEN=TOKEN)
-    assert json.loads(done.stdout) == DOOR, done.stderr
+    assert json.loads(done.stdout) == BEGUN, done.stderr
     [run] = node.docker_runs()
     user = f"{os.getuid()}:{os.getgid()}"
     assert run == [
@@ -99,11 +110,11 @@ def test_a_job_is_a_container_of_the_runtime_image_as_the_user_whose_cache_it_is
 
 @pytest.mark.parametrize(
     ("inputs", "env", "word"),
-    [(FETCH, {"HF_TOKEN": TOKEN}, TOKEN), (MIRROR, {"SPARK_SOURCE": json.dumps(DOOR)}, DOOR["token"])],
+    [(FETCH, {"HF_TOKEN": TOKEN}, TOKEN), (MIRROR, {"SPARK_SOURCE": json.dumps(BEGUN)}, OFFER["token"])],
     ids=["hub", "mirror"],
 )
 def test_a_token_is_in_a_file_of_the_users_alone_and_nowhere_else(node: Node, inputs, env, word):
-    node.answers(node.door())
+    node.answers(node.offers())
     done = node.step(inputs, "begin", **env)
     secret = node.job / "secret.json"
     assert word in secret.read_text()
@@ -116,7 +127,7 @@ def test_a_token_is_in_a_file_of_the_users_alone_and_nowhere_else(node: Node, in
 
 
 def test_what_is_handed_over_runs_without_this_project(node: Node):
-    node.answers(node.door())
+    node.answers(node.offers())
     node.step({**FETCH, "peers": []}, "begin")
     done = subprocess.run(
         [sys.executable, "-S", "-I", str(node.job / "job.py")],
@@ -132,7 +143,7 @@ def test_what_is_handed_over_runs_without_this_project(node: Node):
 
 def test_a_job_that_runs_is_joined_and_not_begun_again(node: Node):
     """A cut session, Ctrl-C: the next up."""
-    node.answers(node.door())
+    node.answers(node.offers())
     first = node.step(FETCH, "begin")
     again = node.step(FETCH, "begin")
     assert again.stdout == first.stdout
@@ -141,16 +152,16 @@ def test_a_job_that_runs_is_joined_and_not_begun_again(node: Node):
 
 
 def test_after_a_reboot_a_new_job_goes_on(node: Node):
-    node.answers(node.door())
+    node.answers(node.offers())
     node.step(FETCH, "begin")
     node.running.unlink()
-    assert json.loads(node.step(FETCH, "begin").stdout) == DOOR
+    assert json.loads(node.step(FETCH, "begin").stdout) == BEGUN
     assert len(node.docker_runs()) == 2
 
 
 @pytest.mark.parametrize("change", [{"revision": "0" * 40}, {"repo": "owner/other"}, {"peers": ["192.168.100.3"]}])
 def test_a_job_with_other_settings_is_ended_first(node: Node, change):
-    node.answers(node.door())
+    node.answers(node.offers())
     node.step(FETCH, "begin")
     done = node.step({**FETCH, **change}, "begin")
     assert "ending the job that was begun with other settings" in done.stderr
@@ -158,16 +169,16 @@ def test_a_job_with_other_settings_is_ended_first(node: Node, change):
     assert calls == ["run", "rm", "run"], "never two at once"
 
 
-def test_a_mirror_whose_door_is_closed_is_begun_again_with_the_new_one(node: Node):
-    node.step(MIRROR, "begin", SPARK_SOURCE=json.dumps(DOOR))
-    node.step(MIRROR, "begin", SPARK_SOURCE=json.dumps(DOOR))
+def test_a_mirror_whose_source_is_another_job_by_now_is_begun_again_with_the_new_one(node: Node):
+    node.step(MIRROR, "begin", SPARK_SOURCE=json.dumps(BEGUN))
+    node.step(MIRROR, "begin", SPARK_SOURCE=json.dumps(BEGUN))
     assert len(node.docker_runs()) == 1
-    node.step(MIRROR, "begin", SPARK_SOURCE=json.dumps({**DOOR, "job": "b2"}))
+    node.step(MIRROR, "begin", SPARK_SOURCE=json.dumps({"job": "b2", "offer": {**OFFER, "job": "b2"}}))
     assert len(node.docker_runs()) == 2
 
 
 def test_a_job_that_failed_is_not_joined(node: Node):
-    node.answers(node.door())
+    node.answers(node.offers())
     node.step(FETCH, "begin")
     node.says(state="failed", error="the hub is gone")
     node.step(FETCH, "begin")
@@ -177,7 +188,7 @@ def test_a_job_that_failed_is_not_joined(node: Node):
 def test_a_head_that_is_done_and_only_offers_is_joined_as_long_as_nothing_was_lost_since(node: Node):
     folder = snapshot(node.hub)
     prove(folder)
-    node.answers(node.door())
+    node.answers(node.offers())
     node.step(FETCH, "begin")
     node.says()
     assert "watching it" in node.step(FETCH, "begin").stderr
@@ -186,7 +197,7 @@ def test_a_head_that_is_done_and_only_offers_is_joined_as_long_as_nothing_was_lo
     assert len(node.docker_runs()) == 2
 
 
-def test_a_job_that_ends_before_its_door_is_open_says_why(node: Node):
+def test_a_job_that_ends_before_it_serves_the_other_nodes_says_why(node: Node):
     failed = json.dumps({**DONE, "state": "failed", "error": "the mirror cannot listen at 192.168.100.1"})
     node.answers(f"echo '{failed}' >{node.job}/status.json")
     done = node.step(FETCH, "begin")
@@ -200,7 +211,7 @@ def test_files_of_root_are_given_to_the_user_in_a_helper_container_and_nothing_o
     """G-ROOT: what another tool's container left."""
     folder = snapshot(node.hub)
     (node.hub / "models--other--one").mkdir()
-    node.answers(node.door())
+    node.answers(node.offers())
     mine = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: mine + 1)
     done = node.step(FETCH, "begin")
@@ -229,7 +240,7 @@ def test_a_finished_job_over_a_proven_tree_is_the_end(node: Node):
     prove(folder)
     node.says()
     done = node.step(MIRROR, "follow")
-    assert json.loads(done.stdout) == {"snapshot": str(folder), "revision": REVISION}
+    assert json.loads(done.stdout) == {"snapshot": str(folder)}
     assert "checkpoint: whole 5 of 5 files" in done.stderr
 
 
@@ -261,7 +272,7 @@ def test_what_the_last_job_failed_at_is_no_failure_where_the_tree_was_made_whole
     """By another stack on the same cache: nothing lacks, so nothing was begun again."""
     prove(snapshot(node.hub))
     node.says(state="failed", error="the hub is gone")
-    assert json.loads(node.step(FETCH, "follow").stdout)["revision"] == REVISION
+    assert json.loads(node.step(FETCH, "follow").stdout)["snapshot"].endswith(REVISION)
 
 
 def test_a_job_that_vanished_is_no_success(node: Node):

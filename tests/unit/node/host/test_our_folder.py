@@ -11,7 +11,7 @@ from host import our_folder, remove_trees
 from tests.unit.executables import Recorder, run_shipped
 
 MAKE = {"action": "make", "new": False, "stack": "dev", "hf_cache": "~/.cache/huggingface"}
-REMOVE = {"action": "remove", "stack": "dev", "hf_cache": "~/.cache/huggingface"}
+REMOVE = {"action": "remove", "new": False, "stack": "dev", "hf_cache": "~/.cache/huggingface"}
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def mode(path: Path) -> str:
     return oct(stat.S_IMODE(path.stat().st_mode))
 
 
-def test_it_is_made_with_its_mark_and_says_where_it_and_the_hub_are(home: Path):
+def test_it_is_made_with_its_marker_and_says_where_it_and_the_hub_are(home: Path):
     done = run_shipped("host.our_folder", MAKE, apart=True, HOME=str(home))
     folder = home / ".local/share/spark-stack/dev"
     assert json.loads(done.stdout) == {"folder": str(folder), "hub": str(home / ".cache/huggingface/hub")}
@@ -61,7 +61,7 @@ def test_a_folder_that_a_rank_took_over_is_left_as_it_is(ours: Path, home: Path,
     assert mode(ours / "tmp") == "0o755"
 
 
-def test_a_folder_with_files_and_without_our_mark_is_refused_and_untouched(home: Path):
+def test_a_folder_with_files_and_without_our_marker_is_refused_and_untouched(home: Path):
     """B5: somebody's files lie where ours would be."""
     folder = home / ".local/share/spark-stack/dev"
     folder.mkdir(parents=True)
@@ -69,16 +69,16 @@ def test_a_folder_with_files_and_without_our_mark_is_refused_and_untouched(home:
     done = run_shipped("host.our_folder", MAKE, HOME=str(home))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.strip() == (
-        f"{folder} holds files and has no mark of stack dev: move it away, it is not ours to use"
+        f"{folder} holds files and has no marker of stack dev: move it away, it is not ours to use"
     )
     assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
 
 
-def test_the_mark_of_another_stack_is_no_mark_of_ours(ours: Path, home: Path):
+def test_the_marker_of_another_stack_is_not_ours(ours: Path, home: Path):
     (ours / ".spark-stack").write_text("prod\n")
     for inputs in (MAKE, REMOVE):
         refused = run_shipped("host.our_folder", inputs, HOME=str(home), PATH=f"{no_containers(home)}:/usr/bin:/bin")
-        assert refused.returncode == 1 and "mark of stack dev" in refused.stderr
+        assert refused.returncode == 1 and "marker of stack dev" in refused.stderr
     assert (ours / "cache").is_dir()
 
 
@@ -144,12 +144,12 @@ def test_a_folder_left_without_a_rank_is_taken_over_by_a_new_state(ours: Path, h
     assert done.returncode == 0, done.stderr
 
 
-def test_without_our_mark_no_container_is_removed_either(ours: Path, home: Path, recorder: Recorder):
+def test_without_our_marker_no_container_is_removed_either(ours: Path, home: Path, recorder: Recorder):
     (ours / ".spark-stack").unlink()
     recorder.answer("docker", "echo aaa")
     done = run_shipped("host.our_folder", REMOVE, HOME=str(home), PATH=recorder.path)
     assert done.returncode == 1
-    assert done.stderr == f"{ours} has no mark of stack dev any more: nothing was removed, look at it yourself\n"
+    assert done.stderr == f"{ours} has no marker of stack dev any more: nothing was removed, look at it yourself\n"
     assert recorder.calls("docker") == []
 
 

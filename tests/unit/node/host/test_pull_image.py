@@ -61,14 +61,13 @@ def daemon(tmp_path: Path) -> Daemon:
 def test_an_image_that_is_there_is_not_pulled(daemon: Daemon):
     daemon.present = True
     done = daemon.run()
-    assert json.loads(done.stdout) == {"image": IMAGE, "pulled": False}
+    assert done.returncode == 0, done.stderr
     assert [(method, path) for method, path, *_ in daemon.seen] == [("GET", f"/images/{IMAGE}/json")]
 
 
 def test_an_image_that_is_not_there_is_pulled_by_its_digest(daemon: Daemon):
     done = daemon.run(apart=True)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {"image": IMAGE, "pulled": True}
     assert done.stderr.splitlines()[0] == f"image: pulling {IMAGE}"
     assert [(method, path) for method, path, *_ in daemon.seen][1] == (
         "POST",

@@ -7,18 +7,17 @@ import pytest
 
 from host.as_root import RootError
 from nfs import export, server
-from nfs.export import make, remove, serve
+from nfs.export import ExportInputs, make, remove, serve
 from tests.unit.executables import Recorder, run_shipped
 from tests.unit.node.facts.fake_dockerd import Dockerd, container
 from tests.unit.node.nfs.nfs_node import Node
 
 WORKER = "192.168.100.2"
-INPUTS = {
+INPUTS: ExportInputs = {
     "action": "make",
     "stack": "dev",
     "hf_cache": "~/.cache/huggingface",
     "clients": [WORKER],
-    "address": "192.168.100.1",
     "image": "repo@sha256:1",
     "python": "/usr/bin/python3",
 }
@@ -35,7 +34,6 @@ def take_back(stack: str = "dev") -> None:
 
 def test_a_server_that_is_off_is_started_with_the_hub_for_the_worker_alone(node: Node):
     assert make(INPUTS) == {
-        "address": "192.168.100.1",
         "ours": True,
         "holder": None,
         "devices": [f":{node.hub}"],
@@ -117,7 +115,7 @@ def test_another_workers_address_replaces_the_old_one(node: Node):
 class TestAServerOfOthers:
     def test_one_that_exports_the_tree_is_used_and_left_alone(self, node: Node, capsys: pytest.CaptureFixture[str]):
         node.serve(f"{node.hub} 192.168.100.0/24(rw,fsid=0)", "/srv/films *(ro)")
-        assert make(INPUTS) == {"address": "192.168.100.1", "ours": False, "holder": None, "devices": [":/"]}
+        assert make(INPUTS) == {"ours": False, "holder": None, "devices": [":/"]}
         assert "is exported already, not by us" in capsys.readouterr().err
         table = node.etab.read_text()
         take_back()
@@ -172,7 +170,7 @@ class TestAServerOfOthers:
 
     def test_one_that_nobody_can_name_is_said_too(self, node: Node, capsys: pytest.CaptureFixture[str]):
         node.hold_port()
-        assert "neither this host's nfs-server" in make(INPUTS)["holder"]
+        assert "neither this host's nfs-server" in str(make(INPUTS)["holder"])
         assert "a process that is neither this host's nfs-server nor a container" in capsys.readouterr().err
 
 

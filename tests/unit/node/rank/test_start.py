@@ -6,13 +6,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 from unittest import mock
 
 import pytest
 
 from gid import sysfs
 from rank import start
+from rank.start import StartInputs
 from tests.unit.executables import Recorder, run_shipped
 from tests.unit.node.node_tree import (
     HCA,
@@ -23,7 +24,6 @@ from tests.unit.node.node_tree import (
     T_HOLE,
     T_NOIP,
     TWIN,
-    WORKER,
     Hca,
     Rows,
     both,
@@ -56,10 +56,9 @@ class Container:
         self.trees = 0
         self.apart = False
         """True: a process of its own, which becomes the engine. Else the engine is a child of this process."""
-        self.start: dict[str, Any] = {
+        self.start: StartInputs = {
             "rank": 0,
             "fabric_ip": HEAD,
-            "peer_ips": [WORKER],
             "hca": None,
             "ifname": None,
             "gid_index": "resolve",
@@ -237,14 +236,14 @@ def test_a_fabric_that_cannot_be_used_ends_the_start_with_the_reason(
 
 
 def test_interfaces_that_the_kernel_does_not_list_end_the_start_in_words(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    container: Container, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     def unread() -> None:
         raise OSError(1, "netlink refused to list the addresses")
 
     monkeypatch.setattr(sysfs, "read_table", unread)
     with pytest.raises(SystemExit) as ended:
-        start.set_fabric({"gid_index": "resolve", "fabric_ip": HEAD, "hca": None, "ifname": None}, {})
+        start.set_fabric(container.start, {})
     assert ended.value.code == 70
     assert capsys.readouterr().out == (
         "spark: error: the interfaces of this node cannot be read: [Errno 1] netlink refused to list the addresses\n"
