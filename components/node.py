@@ -21,7 +21,7 @@ class Node(pulumi.ComponentResource):
     """A Spark under its role's name.
 
     - the docker provider, over the ssh program
-    - our folder on the node: made with its mark at first, removed at destroy, when no container of ours is left
+    - our folder on the node: made with its marker at first, removed at destroy, when no container of ours is left
     """
 
     role: str

@@ -26,8 +26,9 @@ from typing import TypedDict
 
 from download import hub_client
 from download.job_status import Status
-from download.tree import Failed, Job, JobInputs, lock
+from download.tree import Failed, Job, JobInputs
 from hub.files import gaps
+from hub.lock import locked
 from hub.manifest import Entry, ManifestError, checked, of_snapshot, one_of_each
 from mirror.copy import Blob, Copy, MirrorError, connect
 from mirror.source import Source
@@ -207,7 +208,7 @@ def run(folder: Path, hub: Path, inputs: JobInputs, status: Status) -> None:
                 json.dump(offer, file)
             open_now.callback(offered.unlink, missing_ok=True)
         try:
-            with lock(hub, lambda: status.publish(phase="waits for another job on this cache")):
+            with locked(hub, lambda: status.publish(phase="waits for another job on this cache")):
                 job.open_tree()
                 if inputs["role"] == "fetch":
                     fetch(job, secret["hf_token"], source)

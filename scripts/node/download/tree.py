@@ -1,12 +1,9 @@
-"""The tree that a job works on: one revision in a hub cache, how much of it is verified, and the lock around it."""
+"""The tree that a job works on: one revision in a hub cache, and how much of it is verified."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, TypedDict
 
@@ -15,7 +12,7 @@ from download.job_status import Status
 from hub.blob_hash import digest_of
 from hub.files import gaps, snapshot_of
 from hub.manifest import DAMAGED, PART, Entry, content_of, place, write_main
-from hub.verified import Stamp
+from hub.verified import VerifiedBlobs
 
 
 class Work(TypedDict):
@@ -48,21 +45,6 @@ class Failed(Exception):
     """The job cannot go on: found, why, way out."""
 
 
-@contextlib.contextmanager
-def lock(hub: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    """The cache for one job alone: two stacks that share it must not fetch everything twice."""
-    folder = os.open(hub, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waiting()
-            fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(folder)
-
-
 class Job:
     """One run: the tree of one revision, and how much of it is verified."""
 
@@ -78,7 +60,7 @@ class Job:
     def open_tree(self) -> None:
         for folder in (self.model / "blobs", self.snapshot):
             folder.mkdir(parents=True, exist_ok=True)
-        self.stamp = Stamp(self.model)
+        self.blobs = VerifiedBlobs(self.model)
 
     def moved(self, blob: str, count: int) -> None:
         """`count` more bytes of a blob were read or received; negative takes back."""
@@ -86,14 +68,14 @@ class Job:
             self._moving[blob] = self._moving.get(blob, 0) + count
 
     def whole(self, entry: Entry, content: Path) -> None:
-        """The entry's content was just hashed, or its stamp holds: link all names of it, remember it."""
+        """The entry's content was just hashed, or was before: link all names of it, remember it."""
         names = [each for each in self.entries if each.blob == entry.blob]
         for each in names:
             place(self.model, self.snapshot, each, content)
             # a plain file has become the blob
             content = content_of(self.model, self.snapshot, entry) or content
-        if not self.stamp.holds(entry.blob, content):
-            self.stamp.add(entry.blob, content)
+        if not self.blobs.holds(entry.blob, content):
+            self.blobs.add(entry.blob, content)
         content.with_name(entry.blob + DAMAGED).unlink(missing_ok=True)
         with self._guard:
             self.verified.update(each.path for each in names)
@@ -119,7 +101,7 @@ class Job:
         content = content_of(self.model, self.snapshot, entry)
         if content is None:
             return None
-        if self.stamp.holds(entry.blob, content):
+        if self.blobs.holds(entry.blob, content):
             return content
         if content.stat().st_size == entry.size:
             found = digest_of(content, entry.blob, lambda count: self.moved(entry.blob, count))
@@ -135,7 +117,7 @@ class Job:
         """What a whole tree ends with. Raises Failed when files of the index are missing all the same."""
         if missing := gaps(self.snapshot, self.inputs["shards"], self.inputs["encoding_file"]):
             raise Failed(f"{self.inputs['repo']} is not whole although all its files are here: {'; '.join(missing)}")
-        if words := write_main(self.model, self.inputs["revision"], self.stamp):
+        if words := write_main(self.model, self.inputs["revision"], self.blobs):
             self.status.note(words)
         for path in self.model.glob(f"blobs/*{PART}"):
             path.unlink()

@@ -6,14 +6,16 @@ keys. Runs on a node: standard library only, Python 3.10.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from facts.document import ContainerFacts, DockerFacts, ImageFacts
 from host import dockerd
 
+LIMIT_S = 10.0
 OVERRIDES = ("NCCL_", "VLLM_HOST_IP")
 """Variables of an image that steer the fabric of a rank that does not set them; *_SOCKET_IFNAME too."""
 
@@ -32,13 +34,12 @@ def on_path(program: str) -> bool:
     return any(os.access(f"{folder}/{program}", os.X_OK) for folder in folders if folder)
 
 
-def get(path: str, limit_s: float = 10.0) -> tuple[int, bytes, bytes]:
-    """Status, header lines and body of one GET. Raises Unusable."""
+@contextlib.contextmanager
+def reached() -> Iterator[None]:
+    """What keeps us from dockerd as Unusable."""
     where = dockerd.where()
     try:
-        answer = dockerd.ask("GET", path, timeout_s=limit_s)
-        with answer.body as body:
-            return answer.status, answer.header, body.read()
+        yield
     except PermissionError:
         raise Unusable("denied", f"{where} is closed to this user") from None
     except FileNotFoundError:
@@ -52,18 +53,21 @@ def get(path: str, limit_s: float = 10.0) -> tuple[int, bytes, bytes]:
 
 def get_json(path: str) -> Any:
     """The parsed answer of a GET; None when dockerd has no such thing. Raises Unusable, or OSError with its words."""
-    status, _, body = get(path)
-    if status == 404:
-        return None
-    if status != 200:
-        raise OSError(f"dockerd answered {path} with {status}: {body.decode('utf-8', 'replace').strip()[:200]}")
-    return json.loads(body)
+    try:
+        with reached():
+            return dockerd.get(path, timeout_s=LIMIT_S)
+    except dockerd.DockerError as error:
+        if error.status == 404:
+            return None
+        raise OSError(f"dockerd answered {path} with {error.status}: {str(error)[:200]}") from None
 
 
 def read_status(groups: list[str]) -> DockerFacts:
     """How dockerd can be used, and what kind it is. `groups` are those of this session."""
     try:
-        _, header, _ = get("/_ping")
+        with reached():
+            ping = dockerd.ask("GET", "/_ping", timeout_s=LIMIT_S)
+            ping.body.close()
         info = get_json("/info")
     except Unusable as error:
         detail = str(error)
@@ -72,7 +76,7 @@ def read_status(groups: list[str]) -> DockerFacts:
             detail += ": the session is in group docker, so look at the socket" if listed else _not_in_group()
         return DockerFacts(error.status, detail)
     api_version = None
-    for line in header.split(b"\r\n"):
+    for line in ping.header.split(b"\r\n"):
         name, _, value = line.partition(b":")
         if name.lower() == b"api-version":
             api_version = value.strip().decode()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from hub.verified import Stamp
+from hub.verified import VerifiedBlobs
 
 HASH = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 PART, DAMAGED = ".spark-part", ".damaged"
@@ -101,7 +101,7 @@ def place(model: Path, snapshot: Path, entry: Entry, content: Path) -> None:
     os.replace(part, seen)
 
 
-def write_main(model: Path, revision: str, stamp: Stamp) -> str | None:
+def write_main(model: Path, revision: str, verified: VerifiedBlobs) -> str | None:
     """Make refs/main name a revision that is here; returns words when it stays as somebody else set it.
 
     A download of a pinned commit writes no ref, and code of the model that drops the revision falls back to main.
@@ -110,25 +110,25 @@ def write_main(model: Path, revision: str, stamp: Stamp) -> str | None:
     found = ref.read_text() if ref.is_file() else ""
     if found == revision:
         return None
-    foreign = re.fullmatch(r"[0-9a-f]{40}", found) and found != stamp.main
+    foreign = re.fullmatch(r"[0-9a-f]{40}", found) and found != verified.main
     if foreign and (model / "snapshots" / found).is_dir():
         return f"refs/main stays at {found[:8]}, which is here and was not set by us"
     ref.parent.mkdir(parents=True, exist_ok=True)
     part = ref.with_name(f"main{PART}")
     part.write_text(revision)
     os.replace(part, ref)
-    stamp.wrote_main(revision)
+    verified.wrote_main(revision)
     return None
 
 
 def unverified(snapshot: Path) -> list[str]:
     """Files of a snapshot whose content was never hashed, or has changed since; seconds for 155 GiB."""
-    stamp = Stamp(snapshot.parent.parent)
+    verified = VerifiedBlobs(snapshot.parent.parent)
     found = []
     for parent, _, names in os.walk(snapshot):
         for name in names:
             path = Path(parent, name)
             blob = os.path.basename(os.readlink(path)) if path.is_symlink() else ""
-            if not stamp.holds(blob, path):
+            if not verified.holds(blob, path):
                 found.append(path.relative_to(snapshot).as_posix())
     return sorted(found)

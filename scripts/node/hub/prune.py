@@ -14,17 +14,16 @@ blob stays while any snapshot of any model links to it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hub.lock import locked
 from hub.manifest import DAMAGED, HASH, INCOMPLETE, PART
 from hub.tree import (
     Hub,
@@ -34,11 +33,11 @@ from hub.tree import (
     leaves,
     names_in,
     read_hub,
-    read_stamp,
     references,
     refuse_remote,
 )
-from hub.verified import NAME as STAMP
+from hub.verified import NAME as VERIFIED
+from hub.verified import VerifiedBlobs
 
 LEFT_OVER = (INCOMPLETE, PART, DAMAGED)
 ABOUT = ("refs", "trees", ".no_exist")
@@ -86,7 +85,7 @@ def kept_for(hub: Hub, repo: str, model: str, keep: dict[str, str]) -> dict[str,
             used = set(refs.values())  # without a revision it follows a ref
         for revision in used:
             reasons.setdefault(revision, f"container {name} uses it")
-    own = read_stamp(model).get("main")
+    own = VerifiedBlobs(Path(model)).main
     for name, revision in refs.items():
         if (name, revision) != ("refs/main", own):
             reasons.setdefault(revision, f"{name}, which we did not write, points to it")
@@ -154,9 +153,9 @@ def plan(hub: Hub, repo: str, keep: dict[str, str], unneeded: list[str]) -> tupl
     candidates, kept = revisions(hub, repo, model, kept_for(hub, repo, model, keep), unneeded)
     candidates += broken_off(hub, repo, model)
     rest = set(leaves(model)) - {path for candidate in candidates for path in candidate.paths}
-    about_it = (*(f"{model}/{part}/" for part in ABOUT), f"{model}/{STAMP}")
-    if not kept and (strange := sorted(path for path in rest if not path.startswith(about_it))):
-        kept.append({**all_of_it, "what": "its folder", "why": f"{strange[0]} is neither ours nor the hub's"})
+    about_it = (*(f"{model}/{part}/" for part in ABOUT), f"{model}/{VERIFIED}")
+    if not kept and (foreign := sorted(path for path in rest if not path.startswith(about_it))):
+        kept.append({**all_of_it, "what": "its folder", "why": f"{foreign[0]} is neither ours nor the hub's"})
     elif not kept:
         paths = sorted([*rest, *leaves(locks)])
         candidates.append(Candidate(repo, "its folder", "nothing else is in it then", paths, [model, locks]))
@@ -164,21 +163,6 @@ def plan(hub: Hub, repo: str, keep: dict[str, str], unneeded: list[str]) -> tupl
         if os.path.isdir(path) and not os.path.islink(path):
             raise SystemExit(f"{path} is a folder where a file is expected: nothing is removed, look at it yourself")
     return candidates, kept
-
-
-@contextlib.contextmanager
-def alone(hub: str) -> Iterator[bool]:
-    """Hold the cache's lock, which checkpoint jobs hold while they run; yields whether it was free."""
-    folder = os.open(hub, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        free = True
-    except BlockingIOError:
-        free = False
-    try:
-        yield free
-    finally:
-        os.close(folder)
 
 
 def remove(hub: str, candidates: list[Candidate]) -> None:
@@ -194,30 +178,18 @@ def remove(hub: str, candidates: list[Candidate]) -> None:
         os.unlink(path)
     # only now: a ref that is still there must still be known as ours when this breaks off
     for repo in {candidate.model for candidate in candidates}:
-        forget(f"{hub}/{folder_name(repo)}", set(paths))
+        model = f"{hub}/{folder_name(repo)}"
+        gone = {os.path.basename(path) for path in paths if os.path.dirname(path) == f"{model}/blobs"}
+        VerifiedBlobs(Path(model)).forget(gone)
     for root in roots:
         for parent, _, _ in os.walk(root, topdown=False):
             with contextlib.suppress(OSError):  # not empty: something else came in
                 os.rmdir(parent)
 
 
-def forget(model: str, paths: set[str]) -> None:
-    """Drop from our stamp, if it is still there, what went."""
-    stamp = read_stamp(model)
-    if not stamp:
-        return
-    gone = {os.path.basename(path) for path in paths if os.path.dirname(path) == f"{model}/blobs"}
-    stamp["verified"] = {blob: mark for blob, mark in dict(stamp.get("verified") or {}).items() if blob not in gone}
-    if not os.path.exists(f"{model}/refs/main"):
-        stamp.pop("main", None)
-    part = Path(model, f"{STAMP}{PART}")
-    part.write_text(json.dumps(stamp, indent=0, sort_keys=True))
-    os.replace(part, Path(model, STAMP))
-
-
 def run(inputs: Json, hub: str) -> Json:
     removing = inputs["action"] == "remove"
-    with alone(hub) as free:
+    with locked(hub) as free:
         if removing and not free:
             raise SystemExit(f"a checkpoint job runs on {hub}: nothing was removed, wait until it ends, list again")
         seen = read_hub(hub)

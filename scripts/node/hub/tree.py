@@ -11,11 +11,10 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from host import dockerd
 from hub.manifest import PART
-from hub.verified import NAME as STAMP
 
 REMOTE = ("nfs", "cifs", "smb", "fuse.sshfs", "9p")
 
@@ -119,15 +118,6 @@ def references(model: str) -> dict[str, str]:
     """Revision by name of the ref, such as refs/main."""
     refs = [path for path in leaves(f"{model}/refs") if os.path.isfile(path) and not path.endswith(PART)]
     return {os.path.relpath(path, model): Path(path).read_text(errors="replace").strip() for path in refs}
-
-
-def read_stamp(model: str) -> dict[str, Any]:
-    """Our stamp (hub.verified); empty when there is none that can be read."""
-    try:
-        found = json.loads(Path(model, STAMP).read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def refuse_remote(hub: str) -> None:

@@ -1,4 +1,4 @@
-"""Which blobs of a model were hashed and found right, so that a whole tree is proven again in seconds.
+"""Which blobs of a model were hashed and found right, so that a whole tree is verified again in seconds.
 
 A file `.spark-stack.json` beside `blobs/`, as its neighbours outlive a stack and are shared by stacks:
 {"verified": {blob: [size, mtime_ns, inode]}, "main": revision that we wrote into refs/main, or absent}.
@@ -10,44 +10,45 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 NAME = ".spark-stack.json"
 
 
-def mark_of(path: Path) -> list[int]:
+def identity_of(path: Path) -> list[int]:
     """What changes when a file's content does. Raises FileNotFoundError."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ino]
 
 
-class Stamp:
-    """The stamp of one model's folder. Threads may share it; each change is on disk when the call returns."""
+class VerifiedBlobs:
+    """Those of one model's folder. Threads may share it; each change is on disk when the call returns."""
 
     def __init__(self, model: Path) -> None:
         self.file = model / NAME
         self._lock = threading.Lock()
         try:
             kept = json.loads(self.file.read_text())
-            verified = {str(blob): list(mark) for blob, mark in kept["verified"].items()}
+            blobs = {str(blob): list(identity) for blob, identity in kept["verified"].items()}
             main = kept.get("main")
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            # no stamp, or none that can be read: everything is hashed once more
-            verified, main = {}, None
-        self._verified: dict[str, list[int]] = verified
+            # no file, or none that can be read: everything is hashed once more
+            blobs, main = {}, None
+        self._blobs: dict[str, list[int]] = blobs
         self.main: str | None = main
 
     def holds(self, blob: str, path: Path) -> bool:
         """Whether the file at `path` is the one that was hashed as `blob`."""
         try:
-            return self._verified.get(blob) == mark_of(path)
+            return self._blobs.get(blob) == identity_of(path)
         except OSError:
             return False
 
     def add(self, blob: str, path: Path) -> None:
         """The file at `path` was just hashed, and is `blob`."""
         with self._lock:
-            self._verified[blob] = mark_of(path)
+            self._blobs[blob] = identity_of(path)
             self._save()
 
     def wrote_main(self, revision: str) -> None:
@@ -55,8 +56,18 @@ class Stamp:
             self.main = revision
             self._save()
 
+    def forget(self, blobs: Iterable[str]) -> None:
+        """Blobs that were removed, and refs/main if it was; nothing is written where the file itself is gone."""
+        with self._lock:
+            for blob in blobs:
+                self._blobs.pop(blob, None)
+            if not self.file.with_name("refs").joinpath("main").exists():
+                self.main = None
+            if self.file.exists():
+                self._save()
+
     def _save(self) -> None:
-        document = {"verified": self._verified, **({"main": self.main} if self.main else {})}
+        document = {"verified": self._blobs, **({"main": self.main} if self.main else {})}
         part = self.file.with_name(f"{NAME}.spark-part")
         part.write_text(json.dumps(document, indent=0, sort_keys=True))
         os.replace(part, self.file)

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from mirror.wire import BEAT_S, Wire, WireError, admit, pack
+from mirror.wire import HEARTBEAT_S, Wire, WireError, admit, pack
 
 # a peer whose disk stalls acknowledges nothing new either, and is not gone
 GONE_AFTER_S = 60
@@ -167,8 +167,8 @@ class Source:
                 raise WireError("it asked for what there is not")
 
     def _when_there(self, look: Callable[[], Found | None]) -> Found | None:
-        """What `look` finds, as soon as it does; None after BEAT_S, or when the head failed."""
-        until = time.monotonic() + BEAT_S
+        """What `look` finds, as soon as it does; None after HEARTBEAT_S, or when the head failed."""
+        until = time.monotonic() + HEARTBEAT_S
         with self._changed:
             while (found := look()) is None and self._failed is None and not self._closed:
                 left = until - time.monotonic()

@@ -1,7 +1,7 @@
 """What the two ends of the mirror say to each other on one connection: frames, and the proof that both know the token.
 
 A frame is its length (4 bytes, big-endian) and one JSON object. The copy asks, the source answers at once or within
-BEAT_S, so either end hears from a living other one every few seconds. A blob's bytes follow its frame as they are.
+HEARTBEAT_S, so either end hears from a living other one every few seconds. A blob's bytes follow its frame as they are.
 
     source -> copy   {"nonce": N}                    the token never travels, only
     copy -> source   {"nonce": M, "proof": ...}      HMACs of both nonces by it, one
@@ -25,7 +25,7 @@ import socket
 import struct
 from typing import Any
 
-BEAT_S = 3.0
+HEARTBEAT_S = 3.0
 HANDSHAKE_BYTES = 1024
 FRAME_BYTES = 16 << 20
 LENGTH = struct.Struct(">I")

@@ -1,7 +1,7 @@
 """Export the hub cache of the head to the workers, see that it is served, or take our export back.
 
-Inputs (JSON argument): ExportInputs. Output: make prints a table.Export; serve, which starts our server if nothing serves,
-and remove print nothing.
+Inputs (JSON argument): ExportInputs. Output: make prints a table.Export; serve, which starts our server if nothing
+serves, and remove print nothing.
 Exit codes: 0 done; 1 refused or failed, the reason on stderr.
 
 Only hub/ is exported, read-only, a worker's root as nobody. A server that exports it already is used and left as it is;

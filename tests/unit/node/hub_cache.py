@@ -48,8 +48,8 @@ def ref(hub: Path, revision: str, name: str = "main", repo: str = REPO) -> Path:
     return path
 
 
-def stamp(hub: Path, main: str | None = None, repo: str = REPO) -> Path:
-    """Our stamp, as after a whole verification of every blob that is there."""
+def note_verified(hub: Path, main: str | None = None, repo: str = REPO) -> Path:
+    """Our list of verified blobs, as after a whole verification of every blob that is there."""
     verified = {}
     for path in (folder(hub, repo) / "blobs").iterdir():
         status = path.stat()

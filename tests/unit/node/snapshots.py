@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 
 from hub.manifest import Entry, of_snapshot
-from hub.verified import Stamp
+from hub.verified import VerifiedBlobs
 
 REPO, REVISION = "owner/name", "86f746b36186f0e567729a5c06a8c918caba82a9"
 ENCODER = "encoding/encoding_dsv4.py"
@@ -60,7 +60,7 @@ def snapshot(hub: Path, count: int = 3) -> Path:
 
 
 def prove(folder: Path) -> None:
-    """Write the stamp of a snapshot whose content is right."""
-    stamp = Stamp(folder.parent.parent)
+    """Note the blobs of a snapshot as verified, whose content is right."""
+    verified = VerifiedBlobs(folder.parent.parent)
     for entry in of_snapshot(folder) or []:
-        stamp.add(entry.blob, (folder / entry.path).resolve())
+        verified.add(entry.blob, (folder / entry.path).resolve())

@@ -15,8 +15,9 @@ from download.job import Offer
 from download.job_status import Status
 from download.tree import Failed, JobInputs
 from hub.files import gaps
+from hub.lock import locked
 from hub.manifest import unverified
-from hub.verified import NAME, Stamp
+from hub.verified import NAME, VerifiedBlobs
 from tests.unit.node.download.fake_hub import FakeHub
 from tests.unit.node.snapshots import ENCODER, REPO, REVISION, blob_of, contents, names, prove, put, snapshot
 
@@ -223,7 +224,7 @@ def test_a_ref_that_we_set_moves_with_the_revision(head: Node, hub: FakeHub):
     (head.model / "snapshots" / other).mkdir()
     (head.model / "refs").mkdir()
     (head.model / "refs/main").write_text(other)
-    Stamp(head.model).wrote_main(other)
+    VerifiedBlobs(head.model).wrote_main(other)
     head.run("fetch")
     assert (head.model / "refs/main").read_text() == REVISION
 
@@ -432,7 +433,7 @@ def test_a_worker_hears_why_the_head_failed(head: Node, worker: Node, hub: FakeH
 def test_two_jobs_never_work_on_one_cache_at_once(head: Node, hub: FakeHub):
     """Two stacks that share a cache: the second waits, and finds it whole."""
     waiting = threading.Event()
-    with tree.lock(head.hub, lambda: None):
+    with locked(head.hub, lambda: None):
         second = threading.Thread(target=lambda: head.run("fetch"))
         second.start()
         while second.is_alive() and not waiting.is_set():

@@ -62,6 +62,6 @@ def with_two_revisions(node: Node) -> Node:
     cache.snapshot(node.hub, OLD, texts)
     cache.snapshot(node.hub, NEW, {**texts, "encoding/encoder.py": "new"})
     cache.ref(node.hub, OLD)
-    cache.stamp(node.hub, main=OLD)
+    cache.note_verified(node.hub, main=OLD)
     cache.snapshot(node.hub, OLD, {"weights": "theirs"}, OTHER)
     return node

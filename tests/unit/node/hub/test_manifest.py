@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub.manifest import Entry, ManifestError, checked, content_of, of_snapshot, place
-from hub.verified import NAME, Stamp
+from hub.verified import NAME, VerifiedBlobs
 from tests.unit.node.snapshots import REVISION, contents, entries, names, prove, snapshot
 
 BLOB = "ab" * 32
@@ -90,34 +90,34 @@ def test_a_folder_where_a_file_belongs_is_refused_by_name(tmp_path: Path):
         place(folder.parent.parent, folder, entry, folder.parent.parent / "blobs" / BLOB)
 
 
-# --- the stamp ---
+# --- what was verified ---
 
 
-def test_a_stamp_holds_until_size_time_or_inode_changes(tmp_path: Path):
+def test_a_verified_blob_stays_so_until_size_time_or_inode_changes(tmp_path: Path):
     folder = snapshot(tmp_path)
     prove(folder)
     blob = (folder / names(3)[0]).resolve()
-    assert Stamp(folder.parent.parent).holds(blob.name, blob)
-    assert not Stamp(folder.parent.parent).holds("0" * 64, blob)
+    assert VerifiedBlobs(folder.parent.parent).holds(blob.name, blob)
+    assert not VerifiedBlobs(folder.parent.parent).holds("0" * 64, blob)
     about = blob.stat()
     os.utime(blob, ns=(about.st_atime_ns, about.st_mtime_ns + 1))
-    assert not Stamp(folder.parent.parent).holds(blob.name, blob)
+    assert not VerifiedBlobs(folder.parent.parent).holds(blob.name, blob)
     os.utime(blob, ns=(about.st_atime_ns, about.st_mtime_ns))
-    assert Stamp(folder.parent.parent).holds(blob.name, blob)
+    assert VerifiedBlobs(folder.parent.parent).holds(blob.name, blob)
     copy = blob.with_name("copy")
     copy.write_bytes(blob.read_bytes())
     os.utime(copy, ns=(about.st_atime_ns, about.st_mtime_ns))
     copy.rename(blob)
-    assert not Stamp(folder.parent.parent).holds(blob.name, blob), "the same content in another file is another file"
+    assert not VerifiedBlobs(folder.parent.parent).holds(blob.name, blob), "the same content, another file"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"verified": 3}', '{"verified": {"a": 1}}'])
-def test_a_stamp_that_cannot_be_read_proves_nothing(tmp_path: Path, text: str):
+def test_a_list_of_verified_blobs_that_cannot_be_read_verifies_nothing(tmp_path: Path, text: str):
     folder = snapshot(tmp_path)
     (folder.parent.parent / NAME).write_text(text)
     blob = (folder / names(3)[0]).resolve()
-    stamp = Stamp(folder.parent.parent)
-    assert not stamp.holds(blob.name, blob)
-    stamp.add(blob.name, blob)
-    assert Stamp(folder.parent.parent).holds(blob.name, blob)
+    verified = VerifiedBlobs(folder.parent.parent)
+    assert not verified.holds(blob.name, blob)
+    verified.add(blob.name, blob)
+    assert VerifiedBlobs(folder.parent.parent).holds(blob.name, blob)
     assert REVISION not in (folder.parent.parent / NAME).read_text()

@@ -62,7 +62,7 @@ def test_removal_leaves_the_other_revision_and_somebody_elses_model_to_the_byte(
     assert two.may_go() == {}
 
 
-def test_our_stamp_forgets_what_went_and_nothing_else(two: Node):
+def test_our_list_of_verified_blobs_forgets_what_went_and_nothing_else(two: Node):
     file = cache.folder(two.hub) / ".spark-stack.json"
     before, old = json.loads(file.read_text()), cache.blob(two.hub, "old").name
     two.prune()
@@ -105,18 +105,18 @@ def test_a_folder_with_something_strange_in_it_stays(two: Node):
 
 
 def test_a_revision_that_your_own_ref_points_to_stays(two: Node):
-    cache.stamp(two.hub)  # refs/main is not ours
+    cache.note_verified(two.hub)  # refs/main is not ours
     assert two.may_go() == {}
     assert ("revision 3c5ed1f0", "refs/main, which we did not write, points to it") in [
         (row["what"], row["why"]) for row in two.list()["kept"]
     ]
-    cache.stamp(two.hub, main=OLD)
+    cache.note_verified(two.hub, main=OLD)
     cache.ref(two.hub, OLD, "pr/7")
     assert two.may_go() == {}
 
 
 def test_a_ref_that_was_moved_since_we_wrote_it_is_yours(two: Node):
-    cache.stamp(two.hub, main=NEW)
+    cache.note_verified(two.hub, main=NEW)
     assert two.may_go() == {}
 
 

@@ -12,7 +12,7 @@ from mirror.copy import Blob, Copy, connect
 from mirror.source import Source
 from mirror.wire import Wire, admit
 
-HEAD, NODE, STRANGER, TOKEN = "127.0.0.1", "127.0.0.2", "127.0.0.3", "one-time"
+HEAD, NODE, FOREIGN, TOKEN = "127.0.0.1", "127.0.0.2", "127.0.0.3", "one-time"
 
 
 class Pair:

@@ -15,7 +15,7 @@ from tests.unit.node.mirror.mirrors import HEAD, NODE, TOKEN, Grudging, Pair, si
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirror.source.BEAT_S", 0.02)
+    monkeypatch.setattr("mirror.source.HEARTBEAT_S", 0.02)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_head_that_cannot_go_on_says_why_after_it_gave_what_it_has(pair: Pair)
 
 
 def test_those_who_wait_hear_at_once_that_the_head_failed(pair: Pair, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("mirror.source.BEAT_S", 60)
+    monkeypatch.setattr("mirror.source.HEARTBEAT_S", 60)
     timer = threading.Timer(0.05, pair.source.fail, ["the disk is full"])
     timer.start()
     with pair.connect() as copy, pytest.raises(MirrorError, match="cannot go on: the disk is full"):

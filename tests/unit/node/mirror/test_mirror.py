@@ -15,12 +15,12 @@ from mirror import fetch, head, source
 from mirror.copy import Blob, MirrorError, connect
 from mirror.source import Source
 from mirror.wire import Wire, WireError, introduce
-from tests.unit.node.mirror.mirrors import HEAD, NODE, STRANGER, TOKEN, Pair
+from tests.unit.node.mirror.mirrors import FOREIGN, HEAD, NODE, TOKEN, Pair
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "BEAT_S", 0.02)
+    monkeypatch.setattr(source, "HEARTBEAT_S", 0.02)
     monkeypatch.setattr(head, "RETRY_S", 0.01)
 
 
@@ -155,10 +155,10 @@ def test_a_node_with_another_token_is_refused(pair: Pair):
 
 def test_an_address_that_is_no_peers_gets_not_one_byte(pair: Pair):
     pair.source.announce({"secret": 1})
-    with raw(pair.source.port, STRANGER) as connection:
+    with raw(pair.source.port, FOREIGN) as connection:
         assert connection.recv(1) == b""
-    with pytest.raises(MirrorError, match=f"is {STRANGER} this node's fabric_ip in the stack file"):
-        connect(HEAD, pair.source.port, TOKEN, own_address=STRANGER, limit_s=1)
+    with pytest.raises(MirrorError, match=f"is {FOREIGN} this node's fabric_ip in the stack file"):
+        connect(HEAD, pair.source.port, TOKEN, own_address=FOREIGN, limit_s=1)
 
 
 def test_a_peer_that_proves_nothing_keeps_nobody_waiting(pair: Pair):
