@@ -97,7 +97,7 @@ def test_the_order_of_the_ranks_is_part_of_the_hash():
 
 
 def test_a_spec_is_made_without_pulumi():
-    """scripts/render and later commands need no program to run in."""
+    """scripts/spark and its verbs need no program to run in."""
     code = "import sys, components.rank.build; sys.exit('pulumi' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=PROJECT_DIR, check=False).returncode == 0
 
@@ -106,7 +106,6 @@ def test_a_ranks_start_file_says_whom_it_meets_and_what_it_must_find():
     assert start_inputs(cluster("dspark", node(1, hca="rocep1s0f1")), 1) == {
         "rank": 1,
         "fabric_ip": "198.51.100.2",
-        "peer_ips": ["198.51.100.1"],
         "hca": "rocep1s0f1",
         "ifname": None,
         "gid_index": "resolve",

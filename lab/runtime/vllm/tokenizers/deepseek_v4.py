@@ -1,6 +1,6 @@
 """How a request's reasoning effort reaches the chat encoding, in the lines of the image's vLLM that a rank mends.
 
-The chain of conditions stands as deep as in vLLM 0.25.1, since scripts/node/rank/effort_edit.py looks for its exact text.
+The chain of conditions stands as deep as in vLLM 0.25.1: scripts/node/rank/effort_edit.py looks for its exact text.
 """
 
 from typing import Any, Protocol
