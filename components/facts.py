@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from components.generation import LiveRank
 from facts.document import Facts, parsed
-from gid.lookup import UNREADABLE, Resolution, resolve
+from gid.lookup import Resolution, resolve
 from gid.members import Refusal
 
 
@@ -16,7 +16,7 @@ class NodeFacts(Facts):
     def resolution(self, fabric_ip: str, selector: str | None, gid_index: str | int) -> Resolution:
         """The node's HCAs and index from these facts. Raises gid.members.Refusal with the table."""
         if self.hcas is None or self.interfaces is None:
-            raise Refusal(UNREADABLE, "the interfaces of this node could not be read")
+            raise Refusal("the interfaces of this node could not be read")
         return resolve({"hcas": self.hcas, "interfaces": self.interfaces}, fabric_ip, selector, gid_index)
 
     def live_rank(self, stack: str, rank: int, role: str) -> LiveRank | None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from components.shell import python_line
 from components.ssh import Resolved, SshError, Target, ssh_argv
+from host.exit_codes import SSH_FAILED, TIMED_OUT
 from loader import payload
 
 
@@ -31,14 +32,14 @@ def run_script(target: Target, resolved: Resolved, name: str, inputs: Mapping[st
         raise SshError(
             f"{name} on {target.host} gave no answer within {timeout_s + 20} s: is the node overloaded?"
         ) from None
-    if done.returncode == 255:
+    if done.returncode == SSH_FAILED:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         where = f"{target.host} ({resolved.user}@{resolved.host} port {resolved.port})"
         raise SshError(
             f"SSH to {where} failed before {name}: {reason}: "
             "switch the node on, check the cable of its management network, or try `ssh` by hand"
         )
-    if done.returncode == 124:
+    if done.returncode == TIMED_OUT:
         raise SshError(f"{name} on {target.host} was ended after {timeout_s} s: is the node overloaded?")
     if done.returncode:
         raise SshError(f"{name} on {target.host} ended with {done.returncode}: {done.stderr.strip() or 'no words'}")

@@ -15,7 +15,7 @@ from types import CodeType
 from unittest import mock
 
 import loader
-from loader import file_of
+from loader import file_of, payload
 
 SCRIPTS = Path(loader.__file__).parent
 
@@ -60,15 +60,15 @@ def run_shipped(
 ) -> "subprocess.CompletedProcess[str]":
     """A script of scripts/node, named as a module, run whole with this environment and no other.
 
-    `apart` runs it as a process of its own with nothing but the standard library, which takes ten times as long.
+    `apart` runs what is shipped, as a process of its own with nothing but the standard library: that takes ten times as
+    long.
     """
     script = str(SCRIPTS / file_of(name))
     words = [*([json.dumps(inputs)] if inputs is not None else []), *arguments]
     env = {"PATH": "/usr/bin:/bin", **env}
     if apart:
-        argv = [sys.executable, "-S", "-m", name, *words]
-        env["PYTHONPATH"] = str(SCRIPTS)
-        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60)
+        argv = [sys.executable, "-IS", "-", *words]
+        return subprocess.run(argv, input=payload(name), env=env, capture_output=True, text=True, timeout=60)
     out, err, code = io.StringIO(), io.StringIO(), 0
     with (
         mock.patch.dict(os.environ, env, clear=True),

@@ -223,7 +223,7 @@ def run(folder: Path, hub: Path, inputs: JobInputs, status: Status) -> None:
                 source.fail(f"the head's own copy failed: {words}")
                 until_heard(source)
             raise
-        job.publish("whole")
+        job.publish("verified")
         status.publish(state="done")
         if source:
             offer_until_taken(source, peers, status)

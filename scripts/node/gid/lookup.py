@@ -6,8 +6,7 @@ usual value, and refuses with the table of every HCA concerned. Standard library
 
 Inputs (JSON argument): LookupInputs; other keys are ignored.
 stdout: one JSON line, a Resolution. stderr: notes, or the refusal.
-Exit codes: 0 found; 2 no interface holds fabric_ip; 3 no HCA; 4 an HCA without a usable row; 5 no index that every HCA
-can use; 64 bad inputs; 70 the table could not be read.
+Exit codes: 0 found; 1 not, or bad inputs.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import sys
 from collections.abc import Sequence
 from typing import TypedDict
 
-from gid.members import NO_HCA as NO_HCA
 from gid.members import Refusal as Refusal
 from gid.members import derived, selected
 from gid.table import (
@@ -37,8 +35,6 @@ from gid.table import (
     table_digest,
     usable_rows,
 )
-
-NO_FABRIC_ADDRESS, NO_USABLE_ROW, NO_COMMON_INDEX, BAD_INPUT, UNREADABLE = 2, 4, 5, 64, 70
 
 
 class LookupInputs(TypedDict):
@@ -82,7 +78,7 @@ def parse_gid_index(value: object) -> str | int:
     text = str(value) if isinstance(value, (int, str)) and not isinstance(value, bool) else ""
     if not re.fullmatch(r"0|[1-9][0-9]{0,3}", text):
         message = f"gid_index is {value!r}: use resolve, pin, unset, or an index as a plain decimal such as 3"
-        raise Refusal(BAD_INPUT, message)
+        raise Refusal(message)
     return int(text)
 
 
@@ -91,7 +87,7 @@ def parse_ipv4(value: object) -> str:
     try:
         return socket.inet_ntop(socket.AF_INET, socket.inet_pton(socket.AF_INET, value))  # type: ignore[arg-type]
     except (OSError, TypeError, ValueError):
-        raise Refusal(BAD_INPUT, f"fabric_ip is {value!r}: give this node's IPv4 address on the fabric") from None
+        raise Refusal(f"fabric_ip is {value!r}: give this node's IPv4 address on the fabric") from None
 
 
 def exact_selector(members: Sequence[Port], table: Table) -> str:
@@ -108,14 +104,13 @@ def resolve(table: Table, fabric_ip: str, selector: str | None = None, gid_index
     """
     fabric_ip, wanted = parse_ipv4(fabric_ip), parse_gid_index(gid_index)
     if None in (table["hcas"], table["interfaces"]):  # a facts document whose probe failed
-        raise Refusal(UNREADABLE, "the HCAs and interfaces of this node could not be read: see the facts' problems")
+        raise Refusal("the HCAs and interfaces of this node could not be read: see the facts' problems")
     interfaces = table["interfaces"]
     table = {"hcas": sorted(table["hcas"], key=lambda port: (port["name"], port["port"])), "interfaces": interfaces}
     ifname = interface_with(fabric_ip, interfaces)
     if ifname is None:
         held = "\n".join(f"  {name}: {addresses_text(name, interfaces)}" for name in sorted(interfaces) if name != "lo")
         raise Refusal(
-            NO_FABRIC_ADDRESS,
             f"fabric address {fabric_ip} is on no interface of this node; the interfaces are\n{held or '  (none)'}\n"
             "Give the address back to its interface (netplan, or nmcli with a saved profile), or correct fabric_ip.",
         )
@@ -132,7 +127,6 @@ def resolve(table: Table, fabric_ip: str, selector: str | None = None, gid_index
         bare = [port for port, rows in zip(members, usable, strict=True) if not rows]
         reasons = "\n".join(f"  {label(port)}: {_why_none(port, table)}" for port in bare)
         raise Refusal(
-            NO_USABLE_ROW,
             f"no GID row that NCCL can use (RoCE v2, an IPv4 address of the row's own netdev):\n{reasons}\n"
             f"{format_table(members, interfaces)}\n"
             "Give that netdev an IPv4 address in a subnet of its own, or leave the HCA out with `hca`.",
@@ -189,11 +183,10 @@ def _choose(
     if isinstance(wanted, int):
         if wanted not in common:
             what = f"gid_index {wanted} is not usable on every HCA (usable: {each})"
-            raise Refusal(NO_COMMON_INDEX, f"{what}\n{shown}\nUse gid_index: resolve.")
+            raise Refusal(f"{what}\n{shown}\nUse gid_index: resolve.")
         return wanted
     if not common:
         raise Refusal(
-            NO_COMMON_INDEX,
             f"no GID index is usable on every HCA (usable: {each})\n{shown}\n"
             "Use gid_index: unset, so that NCCL chooses for each HCA, or name HCAs that agree with `hca`.",
         )
@@ -212,17 +205,17 @@ def main(arguments: Sequence[str]) -> int:
             raise TypeError
     except (IndexError, KeyError, TypeError, ValueError):
         print('inputs: one JSON object, such as {"fabric_ip": "192.168.100.1", "hca": null}', file=sys.stderr)
-        return BAD_INPUT
+        return 1
     try:
         table = sysfs.read_table()
     except OSError as error:
         print(f"the interfaces of this node cannot be read: {error}", file=sys.stderr)
-        return UNREADABLE
+        return 1
     try:
         found = resolve(table, fabric_ip, selector, gid_index)
     except Refusal as refusal:
         print(refusal, file=sys.stderr)
-        return refusal.exit_code
+        return 1
     for sentence in found["notes"]:
         print(f"note: {sentence}", file=sys.stderr)
     print(json.dumps(found))

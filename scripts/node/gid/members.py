@@ -13,18 +13,13 @@ from typing import NamedTuple
 
 from gid.table import Address, Port, Table, addresses_on, closed, label, usable_rows
 
-NO_HCA = 3
 ANY_PORT = -1
 MAX_TOKENS = 32
 MAX_NAME_BYTES = 63
 
 
 class Refusal(Exception):
-    """Why this node cannot be used as asked: what was found and the way out. `exit_code` is one of the module's."""
-
-    def __init__(self, exit_code: int, message: str) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+    """Why this node cannot be used as asked: what was found and the way out."""
 
 
 class Token(NamedTuple):
@@ -101,7 +96,7 @@ def _present(table: Table) -> str:
 
 def _refuse_closed(ports: Sequence[Port], what: str) -> Refusal:
     reasons = "\n".join(f"  {label(port)}: {closed(port)}" for port in ports)
-    return Refusal(NO_HCA, f"{what}, but none can be opened:\n{reasons}\nCheck the QSFP cable at both ends.")
+    return Refusal(f"{what}, but none can be opened:\n{reasons}\nCheck the QSFP cable at both ends.")
 
 
 def _twins(own: Sequence[Port], table: Table) -> list[Port]:
@@ -138,7 +133,6 @@ def derived(table: Table, fabric_ip: str, ifname: str, note: Callable[[str], Non
     own = [port for port in table["hcas"] if _carries(port, ifname, table)]
     if not own:
         raise Refusal(
-            NO_HCA,
             f"{ifname} holds {fabric_ip} but belongs to no HCA; {_present(table)}\n"
             "Give fabric_ip an address of the QSFP netdev; if it is one, its RDMA driver is not loaded.",
         )
@@ -160,7 +154,6 @@ def selected(table: Table, fabric_ip: str, ifname: str, text: str, note: Callabl
     picked = [port for port in table["hcas"] if selector.picks(port["name"], port["port"])]
     if not picked:
         raise Refusal(
-            NO_HCA,
             f"hca {text!r} picks no HCA of this node; {_present(table)}\n"
             "A selector is [^][=]name[:port],...: names are prefixes unless = comes first, and * is not a glob.",
         )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from host import enter_mounts
+from host.exit_codes import KILLED, TIMED_OUT
 from loader import text_of
 
 
@@ -70,7 +71,7 @@ def run(by: Way, argv: Sequence[str], *, timeout_s: float) -> str:
             f"`{argv[0]}` did not even start within {timeout_s + 60:g} s: is the node overloaded?"
         ) from None
     told = argv[2] if argv[0] == "sh" else " ".join(argv)
-    if done.returncode in (124, 137):
+    if done.returncode in (TIMED_OUT, KILLED):
         raise RootError(f"`{told}` was ended after {timeout_s:g} s")
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("See 'docker")]

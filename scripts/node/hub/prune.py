@@ -1,10 +1,6 @@
 """What a node's Hugging Face cache need not keep of the configured models: list it, or remove what a list just showed.
 
-Inputs (JSON argument): action list | remove, hf_cache, models (repositories), keep ({repository: {revision: who names
-it}}), unneeded ({repository: [revisions that this node reads from the head]}); for remove also expect, the `candidates`
-of a list.
-Output: list prints {"hub", "free", "busy", "candidates", "kept", "others"}, remove prints {"removed", "free"}; sizes in
-bytes on disk, rows {"model", "what", "why", "bytes"}, and a candidate's "state", which changes when its files do.
+Inputs (JSON argument): PruneInputs. Output: list prints a Listing, remove prints a Removed; bytes are those on disk.
 Exit codes: 0 done; 1 refused or failed, the reason on stderr.
 
 Nothing outside hub/models--<configured> and its locks is removed, links are never followed to what they name, and a
@@ -21,7 +17,7 @@ import shutil
 import stat
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple, TypedDict
 
 from hub.lock import locked
 from hub.manifest import DAMAGED, HASH, INCOMPLETE, PART
@@ -43,7 +39,53 @@ LEFT_OVER = (INCOMPLETE, PART, DAMAGED)
 ABOUT = ("refs", "trees", ".no_exist")
 """Folders of a model that say something about its revisions and hold nothing of them."""
 
-Json = dict[str, Any]
+
+class Kept(TypedDict):
+    """Something that stays."""
+
+    model: str
+    what: str
+    why: str
+    bytes: int
+
+
+class Row(Kept):
+    """Something that may go."""
+
+    state: str
+    """Changes when one of its files does."""
+
+
+class Expected(TypedDict, total=False):
+    expect: list[Row]
+    """remove: the candidates that a list just showed."""
+
+
+class PruneInputs(Expected):
+    action: Literal["list", "remove"]
+    hf_cache: str
+    models: list[str]
+    """Repositories; others are not touched."""
+    keep: dict[str, dict[str, str]]
+    """By repository: who names it, by revision."""
+    unneeded: dict[str, list[str]]
+    """By repository: revisions that this node reads from the head."""
+
+
+class Listing(TypedDict):
+    hub: str
+    free: int
+    busy: bool
+    """Whether a checkpoint job runs on the cache."""
+    candidates: list[Row]
+    kept: list[Kept]
+    others: int
+    """How many other models are in the cache."""
+
+
+class Removed(TypedDict):
+    removed: int
+    free: int
 
 
 class Candidate(NamedTuple):
@@ -55,7 +97,7 @@ class Candidate(NamedTuple):
     paths: list[str]
     folders: list[str]
 
-    def row(self) -> Json:
+    def row(self) -> Row:
         freed, digest = 0, hashlib.sha256()
         for path in sorted(self.paths):
             status = os.lstat(path)
@@ -94,9 +136,10 @@ def kept_for(hub: Hub, repo: str, model: str, keep: dict[str, str]) -> dict[str,
 
 def revisions(
     hub: Hub, repo: str, model: str, reasons: dict[str, str], unneeded: list[str]
-) -> tuple[list[Candidate], list[Json]]:
+) -> tuple[list[Candidate], list[Kept]]:
     """Snapshots that may go, each with the blobs that no other one links to, and those that stay."""
-    candidates, kept = [], []
+    candidates: list[Candidate] = []
+    kept: list[Kept] = []
     snapshots = folders_in(f"{model}/snapshots")
     going = {path for path in snapshots if os.path.basename(path) not in reasons}
     needed = {hop for snapshot, found in hub.links.items() if snapshot not in going for hop in found}
@@ -104,8 +147,8 @@ def revisions(
         revision = os.path.basename(snapshot)
         blobs = {path for path in hub.links[snapshot] if os.path.dirname(path) == f"{model}/blobs"}
         if snapshot not in going:
-            row = {"model": repo, "what": f"revision {revision[:8]}", "why": reasons[revision]}
-            kept.append({**row, "bytes": sum(map(on_disk, {*blobs, *leaves(snapshot)}))})
+            size = sum(map(on_disk, {*blobs, *leaves(snapshot)}))
+            kept.append(Kept(model=repo, what=f"revision {revision[:8]}", why=reasons[revision], bytes=size))
             continue
         why = "no stack file names it, and no container uses it"
         if revision in unneeded:
@@ -138,24 +181,27 @@ def broken_off(hub: Hub, repo: str, model: str) -> list[Candidate]:
     ]
 
 
-def plan(hub: Hub, repo: str, keep: dict[str, str], unneeded: list[str]) -> tuple[list[Candidate], list[Json]]:
+def plan(hub: Hub, repo: str, keep: dict[str, str], unneeded: list[str]) -> tuple[list[Candidate], list[Kept]]:
     """What of one model may go, and rows on what stays."""
     model, locks = f"{hub.path}/{folder_name(repo)}", f"{hub.path}/.locks/{folder_name(repo)}"
-    all_of_it: Json = {"model": repo, "what": "all of it", "bytes": 0}
+
+    def all_of_it(why: str) -> list[Kept]:
+        return [Kept(model=repo, what="all of it", why=why, bytes=0)]
+
     parts = [model, f"{hub.path}/.locks", locks]
     parts += [f"{model}/{part}" for part in ("blobs", "snapshots", *ABOUT)]
     if linked := [part for part in parts if os.path.islink(part)]:
-        return [], [{**all_of_it, "why": f"{linked[0]} is a link: what lies behind it is not touched"}]
+        return [], all_of_it(f"{linked[0]} is a link: what lies behind it is not touched")
     if not os.path.isdir(model):
         return [], []
     if lock := held(locks):
-        return [], [{**all_of_it, "why": f"a program may be downloading into it: {lock} is held, or closed to us"}]
+        return [], all_of_it(f"a program may be downloading into it: {lock} is held, or closed to us")
     candidates, kept = revisions(hub, repo, model, kept_for(hub, repo, model, keep), unneeded)
     candidates += broken_off(hub, repo, model)
     rest = set(leaves(model)) - {path for candidate in candidates for path in candidate.paths}
     about_it = (*(f"{model}/{part}/" for part in ABOUT), f"{model}/{VERIFIED}")
     if not kept and (foreign := sorted(path for path in rest if not path.startswith(about_it))):
-        kept.append({**all_of_it, "what": "its folder", "why": f"{foreign[0]} is neither ours nor the hub's"})
+        kept.append(Kept(model=repo, what="its folder", why=f"{foreign[0]} is neither ours nor the hub's", bytes=0))
     elif not kept:
         paths = sorted([*rest, *leaves(locks)])
         candidates.append(Candidate(repo, "its folder", "nothing else is in it then", paths, [model, locks]))
@@ -187,7 +233,7 @@ def remove(hub: str, candidates: list[Candidate]) -> None:
                 os.rmdir(parent)
 
 
-def run(inputs: Json, hub: str) -> Json:
+def run(inputs: PruneInputs, hub: str) -> Listing | Removed:
     removing = inputs["action"] == "remove"
     with locked(hub) as free:
         if removing and not free:
@@ -197,7 +243,7 @@ def run(inputs: Json, hub: str) -> Json:
         planned = [plan(seen, repo, keep.get(repo, {}), unneeded.get(repo, [])) for repo in inputs["models"]]
         candidates = [candidate for found, _ in planned for candidate in found]
         rows = [candidate.row() for candidate in candidates]
-        if removing and rows != inputs["expect"]:
+        if removing and rows != inputs.get("expect"):
             raise SystemExit(f"{hub} changed since it was listed: nothing was removed, list again")
         if removing:
             remove(hub, candidates)
@@ -205,12 +251,18 @@ def run(inputs: Json, hub: str) -> Json:
     configured = {folder_name(repo) for repo in inputs["models"]}
     others = [name for name in names_in(hub) if name.startswith("models--") and name not in configured]
     kept = [row for _, rows in planned for row in rows]
-    found = {"hub": hub, "free": shutil.disk_usage(hub).free, "busy": not free}
-    return {**found, "candidates": rows, "kept": kept, "others": len(others)}
+    return {
+        "hub": hub,
+        "free": shutil.disk_usage(hub).free,
+        "busy": not free,
+        "candidates": rows,
+        "kept": kept,
+        "others": len(others),
+    }
 
 
 def main() -> None:
-    inputs = json.loads(sys.argv[1])
+    inputs: PruneInputs = json.loads(sys.argv[1])
     hub = os.path.realpath(os.path.join(os.path.expanduser(inputs["hf_cache"]), "hub"))
     try:
         if not os.path.isdir(hub):

@@ -2,9 +2,7 @@
 
 Inputs: /opt/spark/start.json (StartInputs); the command in argv; its environment, without what only this node knows. An
 API key is read from /run/spark/api_key. Words on stdout, each line starts with `spark: `.
-Exit codes: the engine's own; 2 to 5 and 70 from the GID lookup; 80 the checkpoint is not whole; 81 the encoder is
-missing, or has no place in the image; 82 the image's lines on reasoning effort are not those that we mend; 127 the
-engine is not in the image.
+Exit codes: the engine's own; 1 with the reason when it cannot be started.
 
 Another file (patches before the engine, say) becomes a step of main().
 """
@@ -17,17 +15,16 @@ import shutil
 import sys
 from collections.abc import MutableMapping
 from pathlib import Path
-from typing import TypedDict
+from typing import NoReturn, TypedDict
 
 from gid import sysfs
-from gid.lookup import UNREADABLE, resolve
+from gid.lookup import resolve
 from gid.members import Refusal
 from hub.files import gaps, snapshot_of
 from rank.effort_edit import FILE, Moved, mend
 
 START = Path(os.environ.get("SPARK_START", "/opt/spark/start.json"))
 KEY = Path(os.environ.get("SPARK_API_KEY_FILE", "/run/spark/api_key"))
-NO_CHECKPOINT, NO_ENCODER, NO_EFFORTS, NO_ENGINE = 80, 81, 82, 127
 CUDA = "/usr/local/cuda"
 IFNAMES = ("NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
@@ -53,9 +50,9 @@ def say(text: str) -> None:
         print(f"spark: {line}", flush=True)
 
 
-def stop(code: int, text: str) -> None:
+def stop(text: str) -> NoReturn:
     say(f"error: {text}")
-    sys.exit(code)
+    sys.exit(1)
 
 
 def set_fabric(start: StartInputs, env: MutableMapping[str, str]) -> None:
@@ -65,11 +62,9 @@ def set_fabric(start: StartInputs, env: MutableMapping[str, str]) -> None:
     try:
         found = resolve(sysfs.read_table(), start["fabric_ip"], start["hca"], wanted)
     except Refusal as refusal:
-        stop(refusal.exit_code, str(refusal))
-        raise
+        stop(str(refusal))
     except OSError as error:
-        stop(UNREADABLE, f"the interfaces of this node cannot be read: {error}")
-        raise
+        stop(f"the interfaces of this node cannot be read: {error}")
     env["NCCL_IB_HCA"] = found["hca"]
     for name in IFNAMES:
         env[name] = start["ifname"] or found["ifname"]
@@ -90,9 +85,7 @@ def check_checkpoint(start: StartInputs, env: MutableMapping[str, str]) -> Path:
     snapshot = snapshot_of(Path(env["HF_HOME"]) / "hub", start["repo"], start["revision"])
     missing = gaps(snapshot, start["shards"])
     if missing:
-        stop(
-            NO_CHECKPOINT, "the checkpoint is not whole: " + "; ".join(missing) + ": pulumi up fetches what is missing"
-        )
+        stop("the checkpoint is not whole: " + "; ".join(missing) + ": pulumi up fetches what is missing")
     say(f"checkpoint {start['repo']} at {start['revision'][:8]}: all {start['shards']} shards are whole")
     return snapshot
 
@@ -101,11 +94,11 @@ def set_encoder(start: StartInputs, snapshot: Path) -> None:
     """The snapshot's prompt encoder over the image's: an older one renders other prompts."""
     source, target = snapshot / start["encoding_file"], Path(start["encoding_target"])
     if not source.is_file():
-        stop(NO_ENCODER, f"{start['encoding_file']} is missing in the snapshot: pulumi up fetches it")
+        stop(f"{start['encoding_file']} is missing in the snapshot: pulumi up fetches it")
     try:
         shutil.copyfile(source, target)
     except OSError as error:
-        stop(NO_ENCODER, f"{target} cannot be written: {error.strerror}: image.encoding_target suits another image")
+        stop(f"{target} cannot be written: {error.strerror}: image.encoding_target suits another image")
     say(f"prompt encoder of the snapshot is {target}")
 
 
@@ -116,11 +109,9 @@ def set_efforts(start: StartInputs) -> None:
         applied = mend(file)
     except (Moved, OSError, UnicodeError) as error:
         stop(
-            NO_EFFORTS,
             f"the reasoning effort in {file} cannot be mended: {error}: low would think like high without a word: "
             "use the profile's image, this edit is made for it",
         )
-        raise
     say(f"reasoning effort in {file}: {'applied' if applied else 'skipped, it is mended already'}")
 
 
@@ -156,8 +147,7 @@ def main() -> None:
     command = sys.argv[1:]
     program = shutil.which(command[0], path=env["PATH"])
     if program is None:
-        stop(NO_ENGINE, f"{command[0]} is not in this image: compare its digest with the profile's")
-        raise SystemExit(NO_ENGINE)
+        stop(f"{command[0]} is not in this image: compare its digest with the profile's")
     say(f"starting the engine: {command[0]} {' '.join(command[1:3])}")
     os.execve(program, command, env)
 

@@ -73,7 +73,7 @@ def test_twins_are_told_by_their_pcie_function_when_names_say_nothing(node):
 
 def test_a_twin_with_an_address_but_no_row_for_it_is_refused_not_dropped(node):
     refusal = node.refusal(pair(T_HEAD, T_NOIP, f"{TWIN_IP}/24"))
-    assert refusal.exit_code == 4
+    assert "no GID row that NCCL can use" in str(refusal)
     assert f"{TWIN} port 1: no row holds {TWIN_IP} of netdev {TWIN_NETDEV}" in str(refusal)
 
 
@@ -118,37 +118,31 @@ def test_a_name_of_the_selector_that_matches_nothing_is_noted(node):
 )
 def test_a_port_that_is_not_open_is_told_apart_from_a_wrong_name(node, selector, state, link_layer, why):
     refusal = node.refusal({HCA: Hca(T_HEAD, state=state, link_layer=link_layer)}, selector)
-    assert refusal.exit_code == 3
+    assert "but none can be opened" in str(refusal)
     assert f"{HCA} port 1: {why}" in str(refusal)
     assert "Check the QSFP cable" in str(refusal)
 
 
 def test_an_absent_hca_is_refused_with_those_that_are_present(node):
     refusal = node.refusal({HCA: Hca(T_HEAD)}, "=rocep1s0f0")
-    assert refusal.exit_code == 3
     assert "hca '=rocep1s0f0' picks no HCA of this node" in str(refusal)
     assert f"present: {HCA} port 1 (4: ACTIVE)" in str(refusal)
     assert "cable" not in str(refusal)
 
 
 def test_a_fabric_address_on_a_netdev_without_an_hca_is_refused(node):
-    with pytest.raises(
-        Refusal, match=r"wlP9s9 holds 192\.0\.2\.7 but belongs to no HCA; present: rocep1s0f1"
-    ) as caught:
+    with pytest.raises(Refusal, match=r"wlP9s9 holds 192\.0\.2\.7 but belongs to no HCA; present: rocep1s0f1"):
         resolve(node.table({HCA: Hca(T_HEAD)}, {"wlP9s9": ["192.0.2.7/24"]}), "192.0.2.7")
-    assert caught.value.exit_code == 3
 
 
 def test_facts_without_a_table_are_refused_not_taken_for_a_node_without_hcas():
     table: Any = {"hcas": None, "interfaces": None}
-    with pytest.raises(Refusal, match="could not be read") as caught:
+    with pytest.raises(Refusal, match="could not be read"):
         resolve(table, HEAD)
-    assert caught.value.exit_code == 70
 
 
 def test_a_fabric_address_on_no_interface_is_refused_with_what_is_there(node):
     refusal = node.refusal({HCA: Hca(T_NOIP, addresses=[])})
-    assert refusal.exit_code == 2
     assert f"fabric address {HEAD} is on no interface" in str(refusal)
     assert f"{NETDEV}: no IPv4 address" in str(refusal)
 
@@ -170,7 +164,7 @@ def test_a_fabric_address_on_no_interface_is_refused_with_what_is_there(node):
 )
 def test_an_hca_without_a_usable_row_is_refused_with_the_reason_and_every_table(node, rows, addresses, why):
     refusal = node.refusal({HCA: Hca(T_HEAD), TWIN: Hca(rows, TWIN_NETDEV, addresses)}, f"={HCA},{TWIN}")
-    assert refusal.exit_code == 4
+    assert "no GID row that NCCL can use" in str(refusal)
     assert f"{TWIN} port 1: " in str(refusal)
     assert why in str(refusal)
     assert f"{HCA} port 1, 4: ACTIVE, {NETDEV} ({HEAD}/24)" in str(refusal)
