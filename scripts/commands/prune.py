@@ -11,7 +11,7 @@ example:    scripts/spark prune --stack home
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from components.node_script import run_script
 from components.program import targets
 from components.settings import ClusterSettings, profiles, read_profile, with_profile
 from components.ssh import Resolved, SshError, Target
+from hub.prune import Kept, Listing, PruneInputs, Removed, Row
 from scripts.commands import Answer, Call, say, waiting
 from scripts.stacks import Stack, StackError, Values, cluster_of, stack_files
 
@@ -42,7 +43,8 @@ class Node:
     role: str
     target: Target
     resolved: Resolved
-    inputs: Json
+    inputs: PruneInputs
+    """Of a list."""
     report: Json = field(default_factory=dict)
     """For --json: the node's list, the bytes it removed, or what went wrong."""
 
@@ -50,16 +52,25 @@ class Node:
     def title(self) -> str:
         return f"{self.role} ({self.target.host})"
 
-    def ask(self, action: str, timeout_s: int, **more: Any) -> Json | None:
-        """The node's answer, or None when there is none, which is said in the node's own words."""
-        inputs = {**self.inputs, "action": action, **more}
+    def listing(self) -> Listing | None:
+        """None when there is no answer, which is said in the node's own words."""
+        found: Listing | None = self._ask(self.inputs, LIST_S)
+        return found
+
+    def remove(self, expect: Sequence[Row]) -> Removed | None:
+        """Of what a list just showed. None as for a list."""
+        done: Removed | None = self._ask({**self.inputs, "action": "remove", "expect": [*expect]}, REMOVE_S)
+        return done
+
+    def _ask(self, inputs: PruneInputs, timeout_s: int) -> Any:
         try:
-            with waiting(f"{self.title}: {action}"):
+            with waiting(f"{self.title}: {inputs['action']}"):
                 answer = run_script(self.target, self.resolved, "hub.prune", inputs, timeout_s=timeout_s)
         except SshError as error:
             self.fails(str(error))
             return None
-        self.report |= (found := dict(json.loads(answer)))
+        found = json.loads(answer)
+        self.report |= found
         return found
 
     def fails(self, problem: str) -> None:
@@ -103,7 +114,13 @@ def nodes_of(cluster: ClusterSettings, own: Path, wanted: list[Named]) -> Iterat
                 continue
             who, name = keep.setdefault(each.repo, {}), each.file.name
             who[each.revision] = f"{who[each.revision]}, {name}" if each.revision in who else name
-        inputs = {"hf_cache": cluster.nodes[rank].hf_cache, "models": models, "keep": keep, "unneeded": unneeded}
+        inputs: PruneInputs = {
+            "action": "list",
+            "hf_cache": cluster.nodes[rank].hf_cache,
+            "models": models,
+            "keep": keep,
+            "unneeded": unneeded,
+        }
         yield Node(cluster.role(rank), target, resolved, inputs)
 
 
@@ -112,10 +129,11 @@ def size(count: int) -> str:
     return amount(count / 2**30)
 
 
-def table(node: Node, found: Json) -> Iterator[str]:
+def table(node: Node, found: Listing) -> Iterator[str]:
     """The node's lines: what may go and what stays, each with its size and reason."""
     yield f"{node.title}  {found['hub']}  {size(found['free'])} free"
-    rows = [("may go", row) for row in found["candidates"]] + [("stays", row) for row in found["kept"]]
+    rows: list[tuple[str, Kept]] = [("may go", row) for row in found["candidates"]]
+    rows += [("stays", row) for row in found["kept"]]
     cells = [(word, size(row["bytes"]), f"{row['model']}  {row['what']}", row["why"]) for word, row in rows]
     if found["others"]:
         cells.append(("stays", "", f"other models: {found['others']}", "no profile and no stack file names them"))
@@ -136,9 +154,9 @@ def confirmed(titles: list[str], total: int) -> bool:
 
 def prune(call: Call, nodes: list[Node]) -> None:
     """List, ask, remove; a node that refuses or fails ends no other node's part."""
-    lists: list[tuple[Node, Json]] = []
+    lists: list[tuple[Node, Listing]] = []
     for node in nodes:
-        found = node.ask("list", LIST_S)
+        found = node.listing()
         if found is None:
             continue
         for line in table(node, found):
@@ -153,7 +171,7 @@ def prune(call: Call, nodes: list[Node]) -> None:
     ):
         return
     for node, found in lists:
-        done = node.ask("remove", REMOVE_S, expect=found["candidates"])
+        done = node.remove(found["candidates"])
         if done:
             call.show(f"{node.title}  {size(done['removed'])} removed, {size(done['free'])} free now")
 

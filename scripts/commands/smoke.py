@@ -18,6 +18,7 @@ from components.program import targets
 from components.rank.build import probe_host
 from components.settings import LOOPBACK, ClusterSettings
 from components.ssh import SshError, Target
+from rank.probe import ProbeInputs
 from scripts.commands import Answer, Call, waiting
 from scripts.stacks import cluster_of
 
@@ -26,7 +27,7 @@ LIMIT_S = 300
 
 def ask(cluster: ClusterSettings, stack: str, question: str) -> str:
     """The answer to one question. Raises SshError with the reason when none comes back."""
-    inputs = {
+    inputs: ProbeInputs = {
         "base_url": f"http://{probe_host(cluster.engine.host)}:{cluster.engine.port}",
         "model": cluster.engine.served_model_name[0],
         "stack": stack,
