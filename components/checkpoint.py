@@ -43,7 +43,7 @@ def mirrors(cluster: ClusterSettings) -> list[str]:
 
 
 class Checkpoint(pulumi.ComponentResource):
-    """One node's own copy, every file proven by its hash; it is never removed.
+    """One node's own copy, every file verified by its hash; it is never removed.
 
     - a step that begins the node's job and returns: the head's downloads, and lets the others copy with a token made
       for this one run; theirs copy what has arrived there
@@ -54,7 +54,7 @@ class Checkpoint(pulumi.ComponentResource):
     """Its stdout is a Begun: what the other nodes copy with, so a secret."""
     complete: pulumi.Resource
     whole: pulumi.Output[bool]
-    """Whether the step has proven every file of the index on this node."""
+    """Whether the step has verified every file of the index on this node."""
     hub: pulumi.Output[str]
     """What the node's rank mounts: the path of the hub cache here."""
 

@@ -33,7 +33,7 @@ class Need:
 
 
 def missing_gib(cluster: ClusterSettings, facts: NodeFacts) -> float:
-    """GiB of the configured revision that are not on this node; 0 when all of it is there, proven or not."""
+    """GiB of the configured revision that are not on this node; 0 when all of it is there, verified or not."""
     if facts.checkpoint is None:
         return cluster.checkpoint.size_gib
     if not facts.checkpoint.gaps:
@@ -62,8 +62,8 @@ def need(cluster: ClusterSettings, rank: int, facts: NodeFacts) -> Need | None:
     lacks = missing_gib(cluster, facts)
     counted = facts.checkpoint is not None and facts.checkpoint.missing_bytes is not None
     if lacks <= (0 if counted else size / 1000):
-        # something is damaged or unproven, which its size does not tell
-        does = f"proves its {amount(size)} again, and fetches what is damaged"
+        # something is damaged or unverified, which its size does not tell
+        does = f"verifies its {amount(size)} again, and fetches what is damaged"
     else:
         # blobs that another revision has too are not fetched again; how many, only the list of files tells
         most = "up to " if others and not counted else ""

@@ -84,8 +84,8 @@ def test_a_download_that_was_cut_is_begun_anew_in_the_room_that_it_takes():
 
 def test_where_every_byte_is_here_only_the_proof_lacks():
     all_here = {blob: size for _, blob, size in LISTING}
-    unproven = {"gaps": ["config.json was never proven by its hash, or changed since"], "sizes": all_here}
-    assert "head proves its 156.3 GiB again, and fetches what is damaged" in counted(unproven, {})[0]
+    unproven = {"gaps": ["config.json was never verified by its hash, or changed since"], "sizes": all_here}
+    assert "head verifies its 156.3 GiB again, and fetches what is damaged" in counted(unproven, {})[0]
 
 
 @given(
@@ -113,9 +113,9 @@ def test_half_a_copy_is_told_by_what_it_lacks():
 
 
 def test_a_copy_that_has_changed_is_proven_again():
-    changed = {"gaps": ["model-7 was never proven by its hash, or changed since"], "bytes_present": 157 * GIB}
+    changed = {"gaps": ["model-7 was never verified by its hash, or changed since"], "bytes_present": 157 * GIB}
     assert (
-        "head proves its 156.3 GiB again, and fetches what is damaged: model-7 was"
+        "head verifies its 156.3 GiB again, and fetches what is damaged: model-7 was"
         in lines(VISION, pair(changed, {}))[0]
     )
 

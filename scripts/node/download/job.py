@@ -2,7 +2,7 @@
 
 fetch (head): download what is missing of one revision with huggingface_hub, verify every blob by its hash, and offer
 each to the peers as soon as it is verified. mirror (other nodes): copy from the head what is missing, while it arrives
-there. Both end with every file of the revision a link to a proven blob, and refs/main written.
+there. Both end with every file of the revision a link to a verified blob, and refs/main written.
 
 Inputs: /job/inputs.json (tree.JobInputs); /job/secret.json (Secret), read once and removed. huggingface_hub's variables
 are in the environment.
@@ -105,7 +105,7 @@ def fetch(job: Job, token: str | None, source: Source | None) -> None:
                 f"{entry.path} arrived twice from {hub.endpoint} with another content than its hash {entry.blob[:12]} "
                 "says: something between damages it, or this node's memory or disk does (`dmesg`)"
             )
-        job.whole(entry, content)
+        job.set_verified(entry, content)
         if source:
             source.offer(entry.blob, (job.snapshot / entry.path).resolve())
 
@@ -130,7 +130,7 @@ def mirror(job: Job, address: str, offer: Offer) -> None:
             def one(entry: Entry) -> None:
                 content = job.check(entry)
                 if content is not None:
-                    job.whole(entry, content)
+                    job.set_verified(entry, content)
                 else:
                     with guard:
                         missing[entry.blob] = entry
@@ -153,7 +153,7 @@ def copy_missing(job: Job, head: Copy, missing: dict[str, Entry]) -> None:
 
     def arrived(blob: Blob) -> None:
         job.moved("on the way", -blob.size)
-        job.whole(missing[blob.name], blob.target)
+        job.set_verified(missing[blob.name], blob.target)
 
     blobs = [Blob(name, entry.size, job.model / "blobs" / name) for name, entry in missing.items()]
     job.publish("mirrors")

@@ -90,16 +90,18 @@ def read(file: Path) -> JobStatus | None:
 
 
 def line(status: JobStatus) -> str:
-    """One line on a job under way: phase, files and bytes whole of all, rate, and the time left at that rate."""
-    (whole, files), (here, total) = status["files"], status["bytes"]
+    """One line on a job under way: phase, files and bytes of all, rate, and the time left at that rate."""
+    (verified, files), (arrived, total) = status["files"], status["bytes"]
     if status["trouble"]:
-        return f"checkpoint: {whole} of {files or 'all'} files are here, the hub is waited for ({status['trouble']})"
+        return f"checkpoint: {verified} of {files or 'all'} files are here, the hub is waited for ({status['trouble']})"
     if not files:
         return f"checkpoint: {status['phase']}"
     unit, name = (2**30, "GiB") if total >= 2**30 else (2**20, "MiB")
-    words = f"checkpoint: {status['phase']} {whole} of {files} files, {here / unit:.1f} of {total / unit:.1f} {name}"
-    if status["rate"] > 0 and total > here:
-        left = duration((total - here) / status["rate"])
+    words = (
+        f"checkpoint: {status['phase']} {verified} of {files} files, {arrived / unit:.1f} of {total / unit:.1f} {name}"
+    )
+    if status["rate"] > 0 and total > arrived:
+        left = duration((total - arrived) / status["rate"])
         words += f", {status['rate'] / 2**20:,.1f} MiB/s, {left} left"
     return words
 

@@ -67,7 +67,7 @@ class Job:
         with self._guard:
             self._moving[blob] = self._moving.get(blob, 0) + count
 
-    def whole(self, entry: Entry, content: Path) -> None:
+    def set_verified(self, entry: Entry, content: Path) -> None:
         """The entry's content was just hashed, or was before: link all names of it, remember it."""
         names = [each for each in self.entries if each.blob == entry.blob]
         for each in names:

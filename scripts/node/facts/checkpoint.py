@@ -32,7 +32,7 @@ def checkpoint(
     folder = snapshot.parent.parent
     lacking = gaps(snapshot, shards, *others)
     if not lacking:
-        lacking = [f"{name} was never proven by its hash, or changed since" for name in unverified(snapshot)]
+        lacking = [f"{name} was never verified by its hash, or changed since" for name in unverified(snapshot)]
     real = os.path.realpath(folder)
     refused = hub_error(endpoint, repo, revision) if lacking and endpoint else None
     entries: list[Entry] | None = None

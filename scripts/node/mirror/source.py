@@ -55,7 +55,7 @@ class Source:
         self._offered: dict[str, Path] = {}
         self._finished: set[str] = set()
         self._wires: set[Wire] = set()
-        self._proven: set[Wire] = set()
+        self._admitted: set[Wire] = set()
         self._last_left = time.monotonic()
         self._closed = False
         threading.Thread(target=self._listen, name="mirror", daemon=True).start()
@@ -87,7 +87,7 @@ class Source:
     def quiet_s(self) -> float:
         """Seconds since the last peer left, or since the start; 0 while one is connected (a dead one is noticed)."""
         with self._changed:
-            return 0.0 if self._proven else time.monotonic() - self._last_left
+            return 0.0 if self._admitted else time.monotonic() - self._last_left
 
     def close(self) -> None:
         """End every connection, also in the middle of a blob."""
@@ -133,8 +133,8 @@ class Source:
             finally:
                 with self._changed:
                     self._wires.remove(wire)
-                    if wire in self._proven:
-                        self._proven.remove(wire)
+                    if wire in self._admitted:
+                        self._admitted.remove(wire)
                         self._last_left = time.monotonic()
 
     def _admits(self, wire: Wire) -> bool:
@@ -143,7 +143,7 @@ class Source:
             return False
         wire.limit_silence(0)
         with self._changed:
-            self._proven.add(wire)
+            self._admitted.add(wire)
         return True
 
     def _answer(self, wire: Wire, host: str, request: dict[str, Any]) -> None:

@@ -36,7 +36,7 @@ BEGUN = {"job": "a1", "offer": OFFER}
 DONE: dict[str, Any] = {
     "id": "a1",
     "state": "done",
-    "phase": "whole",
+    "phase": "verified",
     "files": [5, 5],
     "bytes": [9, 9],
     "rate": 0,
@@ -241,7 +241,7 @@ def test_a_finished_job_over_a_proven_tree_is_the_end(node: Node):
     node.says()
     done = node.step(MIRROR, "follow")
     assert json.loads(done.stdout) == {"snapshot": str(folder)}
-    assert "checkpoint: whole 5 of 5 files" in done.stderr
+    assert "checkpoint: verified 5 of 5 files" in done.stderr
 
 
 def test_progress_is_shown_while_the_job_runs(node: Node):

@@ -18,13 +18,13 @@ def facts(cache: Path, revision: str = REVISION, endpoint: str | None = None) ->
 def test_a_proven_checkpoint_lacks_nothing_and_one_that_changed_since_is_named(tmp_path):
     folder = snapshot(tmp_path / "hub")
     never = facts(tmp_path).gaps
-    assert len(never) == 5 and all("was never proven by its hash" in gap for gap in never)
+    assert len(never) == 5 and all("was never verified by its hash" in gap for gap in never)
     prove(folder)
     assert facts(tmp_path).gaps == []
     blob = (folder / names(3)[1]).resolve()
     blob.write_bytes(blob.read_bytes()[:-1] + b"x")
     [gap] = facts(tmp_path).gaps
-    assert gap.startswith(f"{names(3)[1]} was never proven by its hash, or changed since")
+    assert gap.startswith(f"{names(3)[1]} was never verified by its hash, or changed since")
 
 
 def test_what_is_on_its_way_counts_as_here_since_the_same_disk_will_hold_it(tmp_path):
