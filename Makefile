@@ -30,7 +30,7 @@ test: setup ## all that must hold: lint, unit, the lab's tests with the real `pu
 	@scripts/test
 
 test-machines: setup ## every test that needs kernels of its own: NFS, soft-RoCE, reboots, power cuts; takes long
-	@scripts/env $(PYTEST) -v tests/lab/machines
+	@scripts/env .venv/bin/pytest -v tests/lab/machines
 
 bench: setup ## measure, on the lab: no-op up, end of up after ready, download and mirror, tests; the mirror against rsync
 	@scripts/env scripts/measure_lab

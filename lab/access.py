@@ -155,6 +155,8 @@ def demand(place: Place, node: Node, command: list[str], *, stdin: str = "", lim
 
 def close_connections(place: Place, nodes: tuple[Node, ...] = NODES) -> None:
     """End ssh's shared connections to the nodes: one that goes away or back in time knows nothing of them."""
+    if not place.ssh_config.exists():
+        return
     for node in nodes:
         for user in ("spark", "root"):
             command = ["ssh", "-F", str(place.ssh_config), "-o", f"User={user}", "-O", "exit", node.alias]

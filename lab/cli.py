@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -39,7 +40,7 @@ def node(name: str) -> Node:
 
 def state_name(name: str) -> str:
     """A name for a kept state: what QEMU's monitor takes as one word, and Docker as a tag."""
-    if not name.replace("-", "").replace("_", "").isalnum():
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]*", name):
         raise argparse.ArgumentTypeError(f"{name!r}: a state's name has letters, digits, - and _")
     return name
 
@@ -127,7 +128,7 @@ def do_up(place: Place, args: argparse.Namespace) -> int:
     if wanted != place and any(pair.of(place).power(known) != "not made" for known in NODES):
         raise LabError(
             f"this lab's pair is of {place.kind}, with the addresses of pair {place.number}\n"
-            "  way out: lab/lab down --discard first, or another folder: SPARK_LAB=.lab/other lab/lab up ..."
+            "  way out: lab/lab down --discard first, or another folder: SPARK_LAB=.lab/other lab/lab up --pair N ..."
         )
     with pair.locked(wanted) as found:
         pair.up(found, fresh=args.fresh)
@@ -142,10 +143,13 @@ def do_down(place: Place, args: argparse.Namespace) -> int:
 
 
 def do_guard(place: Place, args: argparse.Namespace) -> int:
-    # outside the terminal's group: a Ctrl-C is the other process's to take
-    os.setsid()
     sys.stdin.buffer.read()
     place = place.as_made()
+    # whoever read our words is gone with the process that was guarded
+    place.root.mkdir(parents=True, exist_ok=True)
+    log = os.open(place.root / "guard.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for stream in (1, 2):
+        os.dup2(log, stream)
     with pair.locked(place) as found:
         pair.down(found, discard=True)
     return 0
@@ -166,7 +170,7 @@ def do_ssh(place: Place, args: argparse.Namespace) -> int:
 
 def do_reset(place: Place, args: argparse.Namespace) -> int:
     with pair.locked(place) as found:
-        found.restore(args.state)
+        pair.reset(found, args.state)
     say(f"both nodes are as they were in state `{args.state}`, after {elapsed_s():.1f} s")
     return 0
 

@@ -44,7 +44,7 @@ class Nodes(Protocol):
         """Keep the present state of both nodes."""
 
     def restore(self, state: str) -> None:
-        """Both nodes as they were when `state` was kept; return when they answer."""
+        """Both nodes as they were when `state`, one of `states`, was kept; return when they answer."""
 
     def power_cut(self, node: Node) -> None:
         """The node loses its power at once."""

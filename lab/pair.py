@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lab import access
+from lab.containers import docker
 from lab.containers.pair import ContainerPair
 from lab.machines.pair import MachinePair
 from lab.nodes import Nodes
@@ -22,8 +23,11 @@ SERVICES_LIMIT_S = 1800
 
 
 def of(place: Place) -> Nodes:
-    """The pair of this place."""
-    return MachinePair(place) if place.kind == MACHINES else ContainerPair(place)
+    """The pair of this place. LabError for node-containers without root."""
+    if place.kind == MACHINES:
+        return MachinePair(place)
+    docker.require_root()
+    return ContainerPair(place)
 
 
 @contextmanager
@@ -31,7 +35,8 @@ def locked(place: Place) -> Iterator[Nodes]:
     """One command at a time may change the lab; the others wait for it, and say for which process."""
     place.root.mkdir(parents=True, exist_ok=True)
     with (place.root / "lock").open("a+") as lock:
-        spoke = -10.0
+        began = elapsed_s()
+        spoke = began - 10
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -39,7 +44,7 @@ def locked(place: Place) -> Iterator[Nodes]:
             except BlockingIOError:
                 lock.seek(0)
                 holder = lock.read().strip()
-                if elapsed_s() > LOCK_LIMIT_S:
+                if elapsed_s() - began > LOCK_LIMIT_S:
                     raise LabError(f"another lab command (pid {holder}) held the lab for {LOCK_LIMIT_S} s") from None
                 if elapsed_s() - spoke >= 10:
                     spoke = elapsed_s()
@@ -56,15 +61,42 @@ def up(pair: Nodes, *, fresh: bool) -> None:
     pair.place.write_down()
     access.prepare(pair.place)
     pair.prepare()
-    services = _services(pair.place, "start")
-    pair.up(fresh=fresh)
-    _join(services)
+    with _services_beside(pair.place):
+        pair.up(fresh=fresh)
+
+
+def reset(pair: Nodes, state: str) -> None:
+    """Both nodes as they were when `state` was kept, and the services run."""
+    if state not in pair.states:
+        kept = ", ".join(sorted(pair.states)) or "none"
+        raise LabError(
+            f"no state `{state}` that these nodes can come back to; kept are: {kept}\n"
+            "  way out: lab/lab snapshot NAME keeps one, lab/lab up --fresh makes new nodes (a state of machines counts"
+            " only under the same QEMU and virtual hardware)"
+        )
+    pair.prepare()
+    with _services_beside(pair.place):
+        pair.restore(state)
 
 
 def down(pair: Nodes, *, discard: bool) -> None:
     """Nodes and services end."""
     _join(_services(pair.place, "stop"))
     pair.down(discard=discard)
+
+
+@contextmanager
+def _services_beside(place: Place) -> Iterator[None]:
+    """Registry and hub start while something else is done, and run when both have ended."""
+    services = _services(place, "start")
+    try:
+        yield
+    except BaseException:
+        # nobody holds the lab any more: what goes on alone would undo the next command
+        services.terminate()
+        services.wait()
+        raise
+    _join(services)
 
 
 def _services(place: Place, verb: str) -> subprocess.Popen[bytes]:

@@ -69,8 +69,10 @@ class Place:
         return replace(self, kind=made["nodes"], number=made["pair"])
 
     def write_down(self) -> None:
-        """Keep kind and number for the commands that follow."""
-        self.root.mkdir(parents=True, exist_ok=True)
+        """Keep kind and number for the commands that follow, and the folder for whoever takes all pairs down."""
+        for folder in (self.root, shared() / "places"):
+            folder.mkdir(parents=True, exist_ok=True)
+        (shared() / "places" / self.identity).write_text(f"{self.root}\n")
         (self.root / "lab.json").write_text(json.dumps({"nodes": self.kind, "pair": self.number}) + "\n")
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -80,7 +82,10 @@ def long_step(what: str, command: Sequence[str | Path], log: Path, *, limit_s: f
     began = spoke = time.monotonic()
     with log.open("ab") as output:
         try:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+            # a group of its own: what it started ends with it
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
         except FileNotFoundError as missing:
             raise LabError(f"{what}: {missing.filename} is not installed\n  way out: make setup") from None
 
@@ -99,7 +104,8 @@ def long_step(what: str, command: Sequence[str | Path], log: Path, *, limit_s: f
                     spoke = now
                     say(f"{what}, {now - began:.0f} s so far: {tail(1).lstrip(' |')[:100]}")
         except BaseException:
-            process.kill()
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
             raise
     if code != 0:
         raise LabError(f"{what}: ended with {code}; the end of {log}:\n{tail(12)}")

@@ -8,8 +8,12 @@ fabric, so two pairs side by side may have the same addresses in it.
 
 from __future__ import annotations
 
+import json
 import subprocess
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
+from typing import Any
 
 from lab.fabric import shipped_ports
 from lab.place import NODES, Node
@@ -33,17 +37,46 @@ def has(pid: int, device: str) -> bool:
     return any(line.strip().startswith(f"{device}:") for line in table.splitlines())
 
 
-def take_away_bridge(name: str) -> None:
-    """Remove what a lab whose daemon was killed left of a pair's bridge; LabError when something is connected to it."""
-    connected = Path("/sys/class/net") / name / "brif"
-    if not connected.exists():
-        return
-    if any(connected.iterdir()):
+def is_process_of(pid: int, hostname: str) -> bool:
+    """True when the process is this host's and its system has that name."""
+    try:
+        return Path(f"/proc/{pid}/root/etc/hostname").read_text().strip() == hostname
+    except OSError:
+        return False
+
+
+def remove_leftover_bridge(name: str) -> None:
+    """A bridge of this very pair that no Docker network has: its daemon was killed."""
+    if (Path("/sys/class/net") / name).exists():
+        subprocess.run(["ip", "link", "delete", name, "type", "bridge"], check=True, timeout=20)
+
+
+def refuse_taken(subnet: str) -> None:
+    """LabError when this host has an address or a gateway in a subnet that a pair is about to get."""
+    network = IPv4Network(subnet)
+    taken = [
+        f"{entry['local']} of {link['ifname']}"
+        for link in _ip_json("address")
+        for entry in link["addr_info"]
+        if IPv4Address(entry["local"]) in network
+    ]
+    taken += [
+        f"the gateway {route['gateway']}"
+        for route in _ip_json("route")
+        if "gateway" in route and IPv4Address(route["gateway"]) in network
+    ]
+    if taken:
         raise LabError(
-            f"another lab on this host has the addresses of this pair: the bridge {name} is in use\n"
-            "  way out: lab/lab down in that checkout, or other addresses here: lab/lab up --pair N"
+            f"the lab's management network {subnet} would hide what this host has there: {', '.join(taken)}\n"
+            "  way out: lab/lab down in another checkout, where it is that one's (sparklab...); else other addresses:"
+            " lab/lab up --pair N"
         )
-    subprocess.run(["ip", "link", "delete", name, "type", "bridge"], check=True, timeout=20)
+
+
+def _ip_json(what: str) -> list[dict[str, Any]]:
+    done = subprocess.run(["ip", "-json", "-4", what], capture_output=True, text=True, check=True, timeout=20)
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
 
 
 def lay(cable: int) -> None:
@@ -58,8 +91,9 @@ def plug(cable: int, node: Node, process: int) -> None:
     for number, port in enumerate(shipped_ports(node), start=1):
         end = f"{node.name}{number}"
         if has(cable, end):
-            # of the node's last life: the kernel takes it away a moment after the node
-            ip(cable, f"link del {end}")
+            # of the node's last life: the kernel takes it away a moment after the node, perhaps before us
+            with suppress(LabError):
+                ip(cable, f"link del {end}")
         ip(
             cable,
             f"link add {end} mtu {MTU} type veth peer name {port.netdev} netns {process} address {port.mac} mtu {MTU}",

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab.machines.host import on_path
 from lab.place import shared
 from lab.report import LabError, say, wait_for
 
@@ -37,6 +38,8 @@ class Docker:
     def call(self, *words: str, stdin: str | None = None, limit_s: float = 120) -> subprocess.CompletedProcess[str]:
         """One command, whatever its exit code. LabError when it does not end within `limit_s` seconds."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("DOCKER_")}
+        # not the user's own: its proxies would be every node's
+        environment["DOCKER_CONFIG"] = str(shared() / "docker-config")
         command = ["docker", "--host", f"unix://{self.socket}", *words]
         try:
             return subprocess.run(
@@ -44,6 +47,8 @@ class Docker:
             )
         except subprocess.TimeoutExpired:
             raise LabError(f"docker {' '.join(words[:3])}: not within {limit_s:.0f} s") from None
+        except FileNotFoundError:
+            raise LabError("the docker program is not installed\n  way out: make setup") from None
 
     def run(self, *words: str, stdin: str | None = None, limit_s: float = 120) -> str:
         """Stdout of one command; LabError with Docker's words when it fails."""
@@ -86,7 +91,7 @@ class OwnDaemon:
 
     def start(self) -> None:
         """Start it, and return when it answers."""
-        missing = [name for name in ("dockerd", "containerd", "iptables") if shutil.which(name) is None]
+        missing = [name for name in ("dockerd", "containerd", "iptables") if on_path(name) is None]
         if missing:
             raise LabError(
                 f"no Docker daemon answers here, and {' and '.join(missing)} is not installed to start one with\n"
@@ -119,7 +124,11 @@ class OwnDaemon:
                 )
             return self.docker.answers()
 
-        wait_for("the lab's Docker daemon", answers, limit_s=START_LIMIT_S, every_s=0.1, evidence=last_words)
+        try:
+            wait_for("the lab's Docker daemon", answers, limit_s=START_LIMIT_S, every_s=0.1, evidence=last_words)
+        except BaseException:
+            daemon.terminate()
+            raise
 
     def stop(self) -> None:
         """End it by its pid, and remove what it kept; its containers must be gone."""
@@ -132,13 +141,16 @@ class OwnDaemon:
             if self.pid() is not None:
                 raise LabError(f"the lab's Docker daemon (pid {pid}) did not end within {STOP_LIMIT_S} s of SIGTERM")
             say("docker: the lab's own daemon ended")
+        # dockerd mounts its folder on itself, and one that was killed leaves that
+        while subprocess.run(["mountpoint", "--quiet", str(self.data)], timeout=20, check=False).returncode == 0:
+            subprocess.run(["umount", str(self.data)], check=True, timeout=20)
         shutil.rmtree(self.runtime, ignore_errors=True)
 
 
 def find() -> Docker | None:
     """The daemon that the lab uses now: its own while that runs, else the user's; None when neither answers."""
     own = OwnDaemon()
-    if own.pid() is not None:
+    if own.pid() is not None and own.docker.answers():
         return own.docker
     user = Docker(Path("/var/run/docker.sock"))
     return user if user.socket.exists() and user.answers() else None
@@ -153,17 +165,23 @@ def held() -> Iterator[None]:
         yield
 
 
-def ensure() -> Docker:
-    """A daemon that answers, started if there is none. LabError without root, which the nodes' cables need.
-
-    To be called under `held` by whoever makes the first thing of a pair: an idle daemon may be ended at any moment.
-    """
+def require_root() -> None:
+    """LabError without root."""
     if os.geteuid() != 0:
         raise LabError(
             "node-containers need root: the lab joins their network namespaces with a cable of its own\n"
-            "  way out: sudo -E lab/lab up, or virtual machines, which need no root: lab/lab up --nodes machines"
+            "  way out: a root shell for everything (sudo -E -s), or virtual machines, which need no root:"
+            " lab/lab up --nodes machines"
         )
-    missing = [name for name in ("docker", "ip", "nsenter") if shutil.which(name) is None]
+
+
+def ensure() -> Docker:
+    """A daemon that answers, started if there is none.
+
+    To be called under `held` by whoever makes the first thing of a pair: an idle daemon may be ended at any moment.
+    """
+    require_root()
+    missing = [name for name in ("docker", "ip", "nsenter") if on_path(name) is None]
     if missing:
         raise LabError(f"the lab needs {' and '.join(missing)} on this host\n  way out: make setup")
     if (docker := find()) is None:
@@ -172,11 +190,31 @@ def ensure() -> Docker:
     return docker
 
 
+def demand() -> Docker:
+    """The daemon that a pair is on. LabError when it does not answer."""
+    if (docker := find()) is None:
+        raise LabError("no Docker daemon answers, so there are no nodes\n  way out: lab/lab up")
+    return docker
+
+
+def find_for_removal() -> Docker | None:
+    """The daemon that a pair may have something on: the lab's own is started again where it was killed."""
+    own = OwnDaemon()
+    with held():
+        docker = find()
+        kept = own.data / "containers"
+        if docker is None and kept.exists() and any(kept.iterdir()):
+            own.start()
+            docker = own.docker
+    return docker
+
+
 def stop_own_when_unused() -> None:
     """End the lab's own daemon once no pair of this checkout has anything on it."""
     own = OwnDaemon()
     with held():
-        if own.pid() is not None and not own.docker.ours("container") and not own.docker.ours("network"):
+        unused = own.pid() is None or not (own.docker.ours("container") or own.docker.ours("network"))
+        if unused:
             own.stop()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 from pathlib import Path
@@ -23,18 +24,20 @@ def key() -> str:
 def ensure(docker: Docker) -> str:
     """The image's name on this daemon; imported when the daemon lacks it, built first when the cache does."""
     name = f"spark-lab-node:{key()}"
-    if docker.call("image", "inspect", name).returncode == 0:
-        return name
     tar = cache() / "node-image" / f"{key()}.tar"
-    if not tar.exists():
-        _build(tar)
-    say("node image: importing it into Docker")
-    docker.run("import", "--change", f"LABEL {LABEL}=image", str(tar), name, limit_s=300)
+    tar.parent.mkdir(parents=True, exist_ok=True)
+    with tar.with_suffix(".lock").open("w") as lock:
+        # pairs side by side: one builds and imports, the others find it there
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if docker.call("image", "inspect", name).returncode != 0:
+            if not tar.exists():
+                _build(tar)
+            say("node image: importing it into Docker")
+            docker.run("import", "--change", f"LABEL {LABEL}=image", str(tar), name, limit_s=300)
     return name
 
 
 def _build(tar: Path) -> None:
-    tar.parent.mkdir(parents=True, exist_ok=True)
     part = tar.with_suffix(f".{os.getpid()}.part")
     what = "node image: Debian's packages, once (a minute and a half)"
     try:

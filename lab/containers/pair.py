@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 
 from lab import access
@@ -18,10 +19,11 @@ SHUTDOWN_S = 30
 """What a clean shutdown of a node may take: its dockerd waits for the ranks."""
 
 # --privileged fails where the daemon itself lacks a capability ("unable to apply caps"); SYS_RESOURCE is the one that
-# some hosts do not have, and no part of a node needs it
+# some hosts do not have, and no part of a node needs it. The clock is this host's.
 PRIVILEGES = (
-    "--cap-add", "ALL", "--cap-drop", "SYS_RESOURCE", "--device-cgroup-rule", "c *:* rwm", "--device-cgroup-rule",
-    "b *:* rwm", "--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined",
+    "--cap-add", "ALL", "--cap-drop", "SYS_RESOURCE", "--cap-drop", "SYS_TIME",
+    "--device-cgroup-rule", "c *:* rwm", "--device-cgroup-rule", "b *:* rwm",
+    "--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined",
     "--security-opt", "systempaths=unconfined",
 )  # fmt: skip
 
@@ -43,9 +45,9 @@ class ContainerPair:
     def states(self) -> set[str]:
         """A first `up` is always to be had again; others are pairs of images that `save` made."""
         if (daemon := docker.find()) is None:
-            return set()
+            return {CLEAN}
         kept = daemon.run("image", "ls", "--filter", f"label={LABEL}={self.place.identity}", "--format", "{{.Tag}}")
-        names = [tag.rpartition("-")[0] for tag in kept.split()]
+        names = [tag.rpartition("-")[0] for tag in kept.split() if tag != "<none>"]
         return {CLEAN} | {name for name in names if names.count(name) == len(NODES)}
 
     def name(self, part: str) -> str:
@@ -74,9 +76,12 @@ class ContainerPair:
                 self._make_network(daemon)
 
     def _make_network(self, daemon: Docker) -> None:
-        bridge = f"sparklab{self.place.number}"
-        # Docker would join a bridge of that name, whoever's it is
-        cable.take_away_bridge(bridge)
+        number = f"sparklab{self.place.number:x}-"
+        # a device's name has room for 15 characters
+        bridge = f"{number}{self.place.identity[:5]}"
+        # Docker would join a bridge of that name, and asks nobody who else has its addresses
+        cable.remove_leftover_bridge(bridge)
+        cable.refuse_taken(self.place.subnet)
         # internal: the nodes reach each other and this host, and nothing beyond
         words = ["--internal", "--subnet", self.place.subnet, "--gateway", self.place.control, *self._labels()]
         words += ["--opt", f"com.docker.network.bridge.name={bridge}"]
@@ -94,54 +99,55 @@ class ContainerPair:
         missing = [node for node in NODES if not self._exists(node.name)]
         if len(missing) == len(NODES):
             self.place.cable.unlink(missing_ok=True)
-        for node in missing:
-            self._create(node, image.ensure(docker.ensure()))
+        if missing:
+            clean = image.ensure(docker.demand())
+            each(lambda node: self._create(node, clean), missing)
         self._start([node for node in NODES if not self.runs(node)])
 
     def down(self, *, discard: bool) -> None:
-        if (daemon := docker.find()) is None:
-            return
         access.close_connections(self.place)
+        if (daemon := docker.find_for_removal()) is None:
+            docker.stop_own_when_unused()
+            return
         identity = self.place.identity
         for kind in ("container", "network", "volume", "image"):
             docker.remove(daemon, kind, daemon.ours(kind, identity))
         if discard:
             docker.remove_node_image(daemon)
+            shutil.rmtree(self.place.control_sockets, ignore_errors=True)
         say("both nodes are gone, and their network and volumes")
         docker.stop_own_when_unused()
 
     def save(self, state: str) -> None:
         """Disks only: both nodes are shut down for it and boot again, so containers that ran are stopped in it."""
-        daemon, began = docker.ensure(), elapsed_s()
+        daemon, began = docker.demand(), elapsed_s()
         if off := [node.name for node in NODES if not self.runs(node)]:
             raise LabError(f"a state is kept of both running nodes, and {' and '.join(off)} is off: lab/lab up first")
         self._stop_all()
 
         def keep(node: Node) -> None:
             label = f"LABEL {LABEL}={self.place.identity}"
+            daemon.call("image", "rm", self._image_of(state, node))
             daemon.run("commit", "--change", label, self.name(node.name), self._image_of(state, node))
             self._copy_volume(self.name(node.name), self._volume_of(state, node))
 
-        each(keep, NODES)
-        self._start(list(NODES))
+        try:
+            each(keep, NODES)
+        finally:
+            self._start(list(NODES))
         say(f"state `{state}` kept in {elapsed_s() - began:.1f} s; `lab/lab reset {state}` comes back to its disks")
 
     def restore(self, state: str) -> None:
-        if state not in self.states:
-            raise LabError(
-                f"no state `{state}` of these nodes; kept are: {', '.join(sorted(self.states))}\n"
-                "  way out: lab/lab snapshot NAME keeps one"
-            )
         access.prepare(self.place)
-        self.prepare()
         self._forget_nodes()
         self.place.faults.unlink(missing_ok=True)
         self.place.cable.unlink(missing_ok=True)
 
+        clean = image.ensure(docker.demand())
+
         def make(node: Node) -> None:
             if state != CLEAN:
                 self._copy_volume(self._volume_of(state, node), self.name(node.name))
-            clean = image.ensure(docker.ensure())
             self._create(node, clean if state == CLEAN else self._image_of(state, node))
 
         each(make, NODES)
@@ -150,7 +156,7 @@ class ContainerPair:
     def power_cut(self, node: Node) -> None:
         if not self.runs(node):
             raise LabError(f"{node.name} is off already")
-        docker.ensure().run("kill", "--signal", "KILL", self.name(node.name))
+        docker.demand().run("kill", "--signal", "KILL", self.name(node.name))
         access.close_connections(self.place, (node,))
         self.apply_cable()
         say(f"{node.name}: power cut")
@@ -165,7 +171,7 @@ class ContainerPair:
             raise LabError(f"{node.name} is off: lab/lab power-on {node.name}")
         say(f"{node.name}: rebooting")
         access.close_connections(self.place, (node,))
-        docker.ensure().run("stop", "--time", str(SHUTDOWN_S), self.name(node.name))
+        docker.demand().run("stop", "--time", str(SHUTDOWN_S), self.name(node.name))
         self.apply_cable()
         self._start([node])
 
@@ -191,7 +197,7 @@ class ContainerPair:
         return ["--label", f"{LABEL}={self.place.identity}"]
 
     def _copy_volume(self, source: str, target: str) -> None:
-        daemon = docker.ensure()
+        daemon = docker.demand()
         daemon.call("volume", "rm", target)
         daemon.run("volume", "create", *self._labels(), target)
         mounts = ["--volume", f"{source}:/from:ro", "--volume", f"{target}:/to"]
@@ -199,7 +205,7 @@ class ContainerPair:
         daemon.run("run", "--rm", "--network", "none", *self._labels(), *mounts, clean, "cp", "-a", "/from/.", "/to")
 
     def _create(self, node: Node, image_name: str) -> None:
-        daemon = docker.ensure()
+        daemon = docker.demand()
         if self.name(node.name) not in daemon.ours("volume", self.place.identity):
             daemon.run("volume", "create", *self._labels(), self.name(node.name))
         address, _ = self.place.ssh_address(node)
@@ -221,7 +227,7 @@ class ContainerPair:
 
     def _cable(self) -> int:
         """The process that holds the cable's network namespace; its container is made when there is none."""
-        daemon = docker.ensure()
+        daemon = docker.demand()
         if (holder := self.process(CABLE)) is None:
             daemon.call("rm", "--force", self.name(CABLE))
             words = ["--network", "none", "--init", *self._labels(), image.ensure(daemon), "sleep", "infinity"]
@@ -233,13 +239,18 @@ class ContainerPair:
 
     def _start(self, nodes: list[Node]) -> None:
         """Start and plug nodes that are off; return when both nodes answer."""
-        daemon, holder = docker.ensure(), self._cable()
+        daemon, holder = docker.demand(), self._cable()
 
         def start(node: Node) -> None:
             say(f"{node.name}: booting")
             daemon.run("start", self.name(node.name))
             if (process := self.process(node.name)) is None:
                 raise LabError(f"{node.name} ended at once:\n{self._last_words(node)}")
+            if not cable.is_process_of(process, node.name):
+                raise LabError(
+                    f"{node.name}: process {process}, as Docker calls it, is not one of this host's: the daemon is"
+                    " elsewhere (Docker Desktop, a socket of another machine)\n  way out: lab/lab up --nodes machines"
+                )
             cable.plug(holder, node, process)
 
         each(start, nodes)
@@ -254,17 +265,17 @@ class ContainerPair:
         return Boot(self.place, node, check_alive, lambda: self._last_words(node))
 
     def _last_words(self, node: Node) -> str:
-        done = docker.ensure().call("logs", "--tail", "15", self.name(node.name))
+        done = docker.demand().call("logs", "--tail", "15", self.name(node.name))
         return "\n".join(f"  | {line}" for line in (done.stdout + done.stderr).splitlines())
 
     def _stop_all(self) -> None:
         access.close_connections(self.place)
         names = [self.name(node.name) for node in NODES]
-        docker.ensure().run("stop", "--time", str(SHUTDOWN_S), *names)
+        docker.demand().run("stop", "--time", str(SHUTDOWN_S), *names)
 
     def _forget_nodes(self) -> None:
         """Remove both nodes and what they hold; kept states stay."""
-        daemon = docker.ensure()
+        daemon = docker.demand()
         access.close_connections(self.place)
         names = {self.name(node.name) for node in NODES}
         for kind in ("container", "volume"):

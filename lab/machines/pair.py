@@ -62,7 +62,8 @@ class MachinePair:
         if fresh:
             self._forget()
         running = [machine for machine in self.machines if machine.pid() is not None]
-        if len(running) == len(NODES) and all(each(lambda m: docker_answers(m.place, m.node, 30), running)):
+        complete = CLEAN in self.states and len(running) == len(NODES)
+        if complete and all(each(lambda machine: docker_answers(machine.place, machine.node, 30), running)):
             say(f"both machines are up ({running[0].accelerator})")
         elif not all(machine.tags() for machine in self.machines):
             # without any kept state nobody ever got past a first `up` on these disks
@@ -120,13 +121,6 @@ class MachinePair:
 
     def restore(self, state: str) -> None:
         """With fresh processes, so that no old connection survives."""
-        if state not in self.states:
-            raise LabError(
-                f"no state `{state}` that these machines can come back to; kept are:"
-                f" {', '.join(sorted(self.states)) or 'none'}\n"
-                "  way out: lab/lab snapshot NAME keeps one; lab/lab up --fresh makes new machines and keeps `clean`"
-                " (states of another QEMU or other virtual hardware do not count)"
-            )
         access.prepare(self.place)
         access.close_connections(self.place)
         each(Machine.kill, self.machines)
@@ -141,8 +135,7 @@ class MachinePair:
         if discard:
             self._forget()
             return
-        if self.place.ssh_config.exists():
-            access.close_connections(self.place)
+        access.close_connections(self.place)
         each(self._suspend, self.machines)
 
     def _suspend(self, machine: Machine) -> None:
@@ -162,8 +155,7 @@ class MachinePair:
 
     def _forget(self) -> None:
         """End the machines and remove their disks, with every state in them."""
-        if self.place.ssh_config.exists():
-            access.close_connections(self.place)
+        access.close_connections(self.place)
         for machine in self.machines:
             machine.kill()
             machine.disk.unlink(missing_ok=True)

@@ -19,6 +19,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,7 +103,8 @@ class Service:
             deadline = time.monotonic() + STOP_LIMIT_S
             while self.pid() is not None:
                 if time.monotonic() > deadline:
-                    os.kill(pid, signal.SIGKILL)
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
                 time.sleep(0.05)
         self.pid_file.unlink(missing_ok=True)
         return pid is not None

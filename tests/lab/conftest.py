@@ -8,7 +8,7 @@ their own. What the lab stands in for is in lab/README.md.
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,37 +34,42 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.machines)
 
 
+Guard = Callable[[Path], None]
+
+
 @pytest.fixture(scope="session")
-def guarded() -> Iterator[set[Path]]:
-    """Pairs whose end is seen to: a guard takes each down when this process has ended, however it ended."""
-    guards: list[subprocess.Popen[bytes]] = []
-    known: set[Path] = set()
+def guard() -> Iterator[Guard]:
+    """guard(folder) sees to a pair's end: it is taken down when this process has ended, however it ended."""
+    guards: dict[Path, subprocess.Popen[bytes]] = {}
 
-    class Guards(set[Path]):
-        def add(self, place: Path) -> None:
-            if place not in known:
-                known.add(place)
-                environment = os.environ | {"SPARK_LAB": str(place)}
-                guards.append(subprocess.Popen([str(LAB), "guard"], stdin=subprocess.PIPE, env=environment))
+    def begin(folder: Path) -> None:
+        if folder not in guards:
+            environment = os.environ | {"SPARK_LAB": str(folder)}
+            # in a session of its own: a Ctrl-C is this process's to take
+            guards[folder] = subprocess.Popen(
+                [str(LAB), "guard"], stdin=subprocess.PIPE, env=environment, start_new_session=True
+            )
 
-    yield Guards()
-    for guard in guards:
-        assert guard.stdin is not None
-        guard.stdin.close()
-        guard.wait(DOWN_LIMIT_S)
+    yield begin
+    for process in guards.values():
+        assert process.stdin is not None
+        process.stdin.close()
+    assert [folder for folder, process in guards.items() if process.wait(DOWN_LIMIT_S) != 0] == []
 
 
 @pytest.fixture(scope="module")
-def stack(request: pytest.FixtureRequest, guarded: set[Path]) -> Iterator[Stack]:
+def stack(request: pytest.FixtureRequest, guard: Guard) -> Iterator[Stack]:
     """A stack `dev` on clean nodes that only this file uses."""
     is_machine = Path(request.node.path).is_relative_to(HERE / MACHINES)
     nodes = MACHINES if is_machine else request.config.getoption("--nodes")
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    if nodes == MACHINES and worker:
+        pytest.exit("machines run one pair at a time: without -n, or with -n 1")
     # pair 0 is the one of `make demo`; machines run one pair at a time
     place = PROJECT_DIR / ".lab" / "pairs" / (nodes if nodes == MACHINES else str(worker + 1))
     number = "0" if nodes == MACHINES else str(worker + 1)
     os.environ["SPARK_LAB"] = str(place)
-    guarded.add(place)
+    guard(place)
     shutil.rmtree(place / "state", ignore_errors=True)
     hub()
     if nodes == MACHINES:

@@ -5,6 +5,7 @@ Which pair is said by $SPARK_LAB, which conftest.py sets for each file of tests.
 
 import json
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -249,7 +250,7 @@ class Stack:
 
 def api(path: str, body: dict[str, Any] | None = None, key: str | None = None, *, at: str = API) -> tuple[int, Any]:
     """Status and document of one request to the engine, from the head's own shell. The headers go by stdin."""
-    send = f"--data '{json.dumps(body)}'" if body else ""
+    send = f"--data {shlex.quote(json.dumps(body))}" if body else ""
     headers = ["Content-Type: application/json", *([f"Authorization: Bearer {key}"] if key else [])]
     line = f"curl --silent --max-time 120 --write-out '\\n%{{http_code}}' --header @- {send} {at}{path}"
     text, _, status = on("head", line, stdin="\n".join(headers)).rpartition("\n")

@@ -3,7 +3,7 @@
 from tests.lab import test_checkpoint as checkpoint
 from tests.lab import test_fabric as fabric
 from tests.lab.checkpoint import BEFORE
-from tests.lab.pair import NODES, Stack, hub, lab, on
+from tests.lab.pair import NODES, Stack, hub, identities, lab, on
 from tests.lab.test_checkpoint import a_good_hub
 
 __all__ = ["a_good_hub"]
@@ -26,6 +26,7 @@ def test_an_index_that_drifted_over_a_reboot_is_used_by_the_next_start(stack: St
 
 def test_what_a_destroy_removed_is_not_back_after_a_power_cut(stack: Stack) -> None:
     """Seen: a container removed seconds before a power cut was there again, the daemon's files were not on disk yet."""
+    assert len(identities()) == 2
     stack.destroy()
     for node in NODES:
         lab("power-cut", node)
