@@ -76,9 +76,8 @@ class ContainerPair:
                 self._make_network(daemon)
 
     def _make_network(self, daemon: Docker) -> None:
-        number = f"sparklab{self.place.number:x}-"
         # a device's name has room for 15 characters
-        bridge = f"{number}{self.place.identity[:5]}"
+        bridge = f"sparklab{self.place.number:x}-{self.place.identity[:5]}"
         # Docker would join a bridge of that name, and asks nobody who else has its addresses
         cable.remove_leftover_bridge(bridge)
         cable.refuse_taken(self.place.subnet)
