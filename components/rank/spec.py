@@ -6,7 +6,7 @@ secret is a file on the node, and a spec holds the mount of its folder.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Literal
 
@@ -94,5 +94,5 @@ def container_name(stack: str, rank: int) -> str:
 
 def spec_hash(specs: Sequence[RankSpec]) -> str:
     """Twelve hex digits over all ranks, in rank order: when it changes, the pair is another pair."""
-    text = json.dumps([asdict(spec) for spec in specs], sort_keys=True)
+    text = json.dumps(specs, default=vars, sort_keys=True)
     return sha256(text.encode()).hexdigest()[:12]

@@ -2,7 +2,7 @@
 
 import copy
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gid.lookup import Refusal, Resolution, resolve
@@ -75,7 +75,6 @@ selectors = st.builds(
 
 
 @given(selectors | st.text(st.characters(exclude_characters="\0")))
-@settings(max_examples=80)
 def test_a_selector_picks_what_nccl_would_open(text):
     selector = parse_selector(text)
     for name in NAMES:
@@ -84,7 +83,6 @@ def test_a_selector_picks_what_nccl_would_open(text):
 
 
 @given(st.text())
-@settings(max_examples=50)
 def test_any_text_is_a_selector(text):
     selector = parse_selector(text)
     assert len(selector.tokens) <= 32
@@ -96,7 +94,6 @@ def test_any_text_is_a_selector(text):
 @example(2**32 - 1)
 @example(2**64 - 1)
 @given(st.integers(0, 10**25))
-@settings(max_examples=50)
 def test_a_port_number_never_turns_into_any_port(number):
     assert port_number(str(number)) == (number if number < 2**31 else 0)
 
@@ -134,19 +131,16 @@ def test_the_selectors_of_the_reports_pick_these():
 
 
 @given(st.text())
-@settings(max_examples=50)
 def test_any_text_is_an_ipv4_gid_or_not(text):
     ipv4_of(text)
 
 
 @given(st.ip_addresses(v=4).map(str))
-@settings(max_examples=50)
 def test_the_kernels_text_of_a_mapped_address_is_read_back(ip):
     assert ipv4_of(gid_of(ip)) == ip
 
 
 @given(st.ip_addresses(v=6))
-@settings(max_examples=50)
 def test_only_a_mapped_address_is_ipv4(ip):
     assert ipv4_of(ip.exploded) == (str(ip.ipv4_mapped) if ip.ipv4_mapped else None)
 
@@ -202,7 +196,6 @@ def outcome(table: Table, selector: str | None, gid_index: object = "resolve") -
 
 
 @given(tables(), choices)
-@settings(max_examples=80)
 def test_a_resolved_index_is_usable_on_every_member_and_may_be_forced(table, selector):
     found = outcome(table, selector)
     if isinstance(found, str):
@@ -224,7 +217,6 @@ def test_a_resolved_index_is_usable_on_every_member_and_may_be_forced(table, sel
 
 
 @given(tables(), choices, st.randoms(use_true_random=False))
-@settings(max_examples=50)
 def test_the_order_of_ports_rows_and_interfaces_does_not_matter(table, selector, random):
     shuffled = copy.deepcopy(table)
     random.shuffle(shuffled["hcas"])
@@ -235,7 +227,6 @@ def test_the_order_of_ports_rows_and_interfaces_does_not_matter(table, selector,
 
 
 @given(tables(), choices, texts, st.sampled_from([V1, V2, None]), st.sampled_from([*NETDEVS, "gone", None]))
-@settings(max_examples=50)
 def test_a_row_that_cannot_be_used_never_changes_the_choice(table, selector, gid, kind, ndev):
     row: Row = {"index": 9, "gid": gid, "type": kind, "ndev": ndev}
     if objection(row, table["interfaces"]) is None:

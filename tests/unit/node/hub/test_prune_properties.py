@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hub import prune, tree
@@ -31,7 +31,6 @@ def contents(hub: Path, repo: str, revisions: set[str]) -> dict[str, bytes]:
     return found
 
 
-@settings(max_examples=40)
 @given(ours=MODEL, theirs=MODEL, keep=st.sets(st.sampled_from(NAMES)), borrowed=st.sets(st.sampled_from("1234")))
 def test_what_is_kept_reads_as_before_and_nothing_else_is_left(
     ours: dict[str, dict[str, str]], theirs: dict[str, dict[str, str]], keep: set[str], borrowed: set[str]
