@@ -2,15 +2,16 @@
 
 import pulumi
 
-from components import checkpoint, checkpoint_plan, gathering, nfs, outputs, preflight, program, source_positions
-from components.base import Refusal
+from components import checkpoint, nfs, outputs, program, source_positions
 from components.engine import Engine
 from components.fabric import Fabric
+from components.facts import checkpoint_plan, gathering, preflight
 from components.image import Image
 from components.node import Node
 from components.rank.build import rank_specs
 from components.readiness import Readiness
-from components.ssh import SshError
+from components.settings.base import Refusal
+from components.ssh.target import SshError
 
 source_positions.keep_to_the_project()
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import pulumi
 import pulumi_command as command
 
-from components.checkpoint_plan import Need, need
-from components.facts import NodeFacts
+from components.facts.checkpoint_plan import Need, need
+from components.facts.node_facts import NodeFacts
 from components.image import Image
 from components.nfs import NfsCheckpoint, NfsExport
 from components.node import Node
-from components.settings import ClusterSettings
+from components.settings.cluster import ClusterSettings
 from download.step import StepInputs
 
 

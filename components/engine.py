@@ -11,13 +11,13 @@ import pulumi_docker as docker
 
 from components.checkpoint import Checkpoint
 from components.fabric import Fabric
-from components.generation import Generation
+from components.facts.generation import Generation
 from components.image import Image
 from components.nfs import NfsCheckpoint
 from components.node import Node
 from components.rank.mounts import HUB
 from components.rank.spec import Mount, RankSpec, spec_hash
-from components.settings import ClusterSettings
+from components.settings.cluster import ClusterSettings
 from host.purge_page_cache import PurgeInputs
 from host.put_secret import SecretInputs
 

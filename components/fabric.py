@@ -5,7 +5,7 @@ import json
 import pulumi
 
 from components.node import Node
-from components.settings import ClusterSettings
+from components.settings.cluster import ClusterSettings
 from gid.lookup import LookupInputs, Resolution
 
 

@@ -3,9 +3,9 @@
 import pulumi
 import pulumi_docker as docker
 
-from components.facts import NodeFacts
+from components.facts.node_facts import NodeFacts
 from components.node import Node
-from components.settings import ClusterSettings
+from components.settings.cluster import ClusterSettings
 from host.pull_image import ImageInputs
 
 

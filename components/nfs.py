@@ -8,7 +8,7 @@ import pulumi
 from components.image import Image
 from components.node import Node
 from components.rank.mounts import NFS_OPTIONS
-from components.settings import ClusterSettings
+from components.settings.cluster import ClusterSettings
 from nfs.export import ExportInputs
 from nfs.proof import Proof, ProofInputs
 

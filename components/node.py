@@ -8,12 +8,12 @@ import pulumi
 import pulumi_command as command
 import pulumi_docker as docker
 
-from components.facts import NodeFacts
-from components.generation import Generation
+from components.facts.generation import Generation
+from components.facts.node_facts import NodeFacts
 from components.remote import connection, script_resource
-from components.sections import NodeSettings
-from components.settings import ClusterSettings
-from components.ssh import Resolved, Target
+from components.settings.cluster import ClusterSettings
+from components.settings.sections import NodeSettings
+from components.ssh.target import Resolved, Target
 from host.our_folder import Folder, FolderInputs
 
 

@@ -6,11 +6,11 @@ import pulumi
 
 from components.checkpoint import Checkpoint
 from components.fabric import Fabric
-from components.generation import Generation
+from components.facts.generation import Generation
 from components.nfs import NfsCheckpoint
 from components.node import Node
 from components.readiness import Readiness
-from components.settings import ClusterSettings
+from components.settings.cluster import ClusterSettings
 
 
 def api_host(cluster: ClusterSettings) -> str:

@@ -7,13 +7,12 @@ from hashlib import sha256
 
 import pulumi
 
-from components import settings
-from components.base import PROJECT_DIR, SettingsError
-from components.facts import NodeFacts
-from components.generation import Generation, decide
+from components.facts.generation import Generation, decide
+from components.facts.node_facts import NodeFacts
 from components.rank.spec import RankSpec, spec_hash
-from components.settings import SECRETS, ClusterSettings
-from components.ssh import Resolved, SshError, Target, resolve
+from components.settings.base import PROJECT_DIR, SettingsError
+from components.settings.cluster import SECRETS, ClusterSettings, load
+from components.ssh.target import Resolved, SshError, Target, resolve
 
 
 def load_settings() -> tuple[ClusterSettings, dict[str, pulumi.Output[str] | None]]:
@@ -25,7 +24,7 @@ def load_settings() -> tuple[ClusterSettings, dict[str, pulumi.Output[str] | Non
     secrets = {name: config.get_secret(name) for name in SECRETS}
     problems = unknown_keys(pulumi.get_project())
     try:
-        cluster = settings.load(
+        cluster = load(
             config.get_object("cluster"), has_api_key=secrets["api_key"] is not None, project_dir=PROJECT_DIR
         )
     except SettingsError as error:

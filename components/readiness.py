@@ -11,7 +11,7 @@ from components.engine import Engine
 from components.node import Node
 from components.rank.build import probe_host
 from components.rank.spec import RankSpec
-from components.settings import ClusterSettings
+from components.settings.cluster import ClusterSettings
 
 
 class Readiness(pulumi.ComponentResource):

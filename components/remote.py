@@ -6,9 +6,9 @@ from typing import Any
 import pulumi
 import pulumi_command as command
 
-from components.node_script import environment_payload
-from components.shell import python_line
-from components.ssh import Resolved, SshError, Target, host_key, key_file, resolve
+from components.ssh.node_script import environment_payload
+from components.ssh.shell import python_line
+from components.ssh.target import Resolved, SshError, Target, host_key, key_file, resolve
 from loader import payload
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from pulumi.runtime import settings
 from pulumi.runtime.proto import resource_pb2, source_pb2
 
-from components.base import PROJECT_DIR
+from components.settings.base import PROJECT_DIR
 
 OURS = PROJECT_DIR.as_uri() + "/"
 PACKAGES = OURS + ".venv/"

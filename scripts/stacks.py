@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from components import base
-from components.settings import ClusterSettings, load
+from components.settings import base
+from components.settings.cluster import ClusterSettings, load
 
 PROJECT = "spark-stack"
 LIMIT_S = 60

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from components import base
+from components.settings import base
 from tests.unit.executables import Recorder
 from tests.unit.operators import SPARK, Engine, Shown, Spark
 

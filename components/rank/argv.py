@@ -7,7 +7,7 @@ diff of the command. Nothing here quotes for a shell.
 import json
 from typing import Any
 
-from components.settings import ClusterSettings
+from components.settings.cluster import ClusterSettings
 
 
 def compact(value: object) -> str:

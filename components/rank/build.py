@@ -6,7 +6,7 @@ from components.rank.argv import serve_argv
 from components.rank.env import rank_env
 from components.rank.mounts import mounts
 from components.rank.spec import HealthCheck, RankSpec, Upload, container_name
-from components.settings import ClusterSettings
+from components.settings.cluster import ClusterSettings
 from loader import payload
 from rank.start import StartInputs
 

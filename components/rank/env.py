@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from components.rank.mounts import CACHE
-from components.settings import ClusterSettings
+from components.settings.cluster import ClusterSettings
 
 HUB_ENV = {
     "HF_HOME": CACHE,

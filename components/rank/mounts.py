@@ -1,7 +1,7 @@
 """What a rank sees of its node's disk: kernels compiled for its image, the hub cache read-only, our /tmp, secrets."""
 
 from components.rank.spec import Mount, Volume
-from components.settings import ClusterSettings
+from components.settings.cluster import ClusterSettings
 
 CACHE = "/cache/huggingface"
 HUB = f"{CACHE}/hub"

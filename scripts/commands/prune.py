@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from components.checkpoint_plan import amount
-from components.node_script import run_script
+from components.facts.checkpoint_plan import amount
 from components.program import targets
-from components.settings import ClusterSettings, profiles, read_profile, with_profile
-from components.ssh import Resolved, SshError, Target
+from components.settings.cluster import ClusterSettings, profiles, read_profile, with_profile
+from components.ssh.node_script import run_script
+from components.ssh.target import Resolved, SshError, Target
 from hub.prune import Kept, Listing, PruneInputs, Removed, Row
 from scripts.commands import Answer, Call, say, waiting
 from scripts.stacks import Stack, StackError, Values, cluster_of, stack_files

@@ -14,7 +14,7 @@ import shlex
 from components.rank.build import rank_specs
 from components.rank.env import at_start
 from components.rank.spec import spec_hash
-from components.settings import needs_patches
+from components.settings.cluster import needs_patches
 from scripts.commands import Answer, Call, say
 from scripts.stacks import StackError, cluster_of
 

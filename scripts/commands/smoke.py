@@ -13,11 +13,11 @@ import json
 import shlex
 from typing import Any
 
-from components.node_script import run_script
 from components.program import targets
 from components.rank.build import probe_host
-from components.settings import LOOPBACK, ClusterSettings
-from components.ssh import SshError, Target
+from components.settings.cluster import LOOPBACK, ClusterSettings
+from components.ssh.node_script import run_script
+from components.ssh.target import SshError, Target
 from rank.probe import ProbeInputs
 from scripts.commands import Answer, Call, waiting
 from scripts.stacks import cluster_of

@@ -19,9 +19,10 @@ import yaml
 from pulumi.runtime import mocks as pulumi_mocks
 from pulumi.runtime.proto import source_pb2
 
-from components import gathering, program, remote
-from components.base import PROJECT_DIR
-from components.ssh import Resolved
+from components import program, remote
+from components.facts import gathering
+from components.settings.base import PROJECT_DIR
+from components.ssh.target import Resolved
 from tests.program.pair import healthy, typed
 
 DIGEST = "sha256:" + "ab" * 32

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from components.facts import NodeFacts, parse
+from components.facts.node_facts import NodeFacts, parse
 from facts.document import BEGIN, END
 
 GID = "0000:0000:0000:0000:0000:ffff:{:02x}{:02x}:{:02x}{:02x}"

@@ -5,8 +5,9 @@ from typing import Any
 import pulumi
 import pytest
 
-from components import preflight, program, remote
-from components.ssh import SshError
+from components import program, remote
+from components.facts import preflight
+from components.ssh.target import SshError
 from tests.program.conftest import Engine, Runner
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from components.gathering import FactsError
+from components.facts.gathering import FactsError
 from tests.program.conftest import API_KEY, Engine, Runner
 from tests.program.pair import healthy, rank_container
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from components.base import PROJECT_DIR
+from components.settings.base import PROJECT_DIR
 from tests.program.conftest import Engine
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from components import remote
-from components.base import PROJECT_DIR
-from components.ssh import Resolved, SshError, Target
+from components.settings.base import PROJECT_DIR
+from components.ssh.target import Resolved, SshError, Target
 from tests.program.conftest import API_KEY, FOLDER, HF_TOKEN, Declared, Engine, Runner, plain, public
 
 PRIVATE = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\n-----END OPENSSH PRIVATE KEY-----\n"

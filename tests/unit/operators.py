@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import yaml
 
-from components.base import PROJECT_DIR
+from components.settings.base import PROJECT_DIR
 from tests.unit.executables import Recorder
 
 SPARK = PROJECT_DIR / "scripts" / "spark"

@@ -4,13 +4,13 @@ import re
 
 import yaml
 
-from components.base import PROJECT_DIR
-from components.troubleshooting import markdown
+from components.settings.base import PROJECT_DIR
+from components.start.troubleshooting import markdown
 
 
 def test_the_troubleshooting_page_is_the_table_that_up_quotes_from():
     page = (PROJECT_DIR / "docs" / "troubleshooting.md").read_text()
-    assert page == markdown(), "python -m components.troubleshooting > docs/troubleshooting.md"
+    assert page == markdown(), "python -m components.start.troubleshooting > docs/troubleshooting.md"
 
 
 def test_every_file_that_a_document_links_to_is_there():

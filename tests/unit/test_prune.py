@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from components import base
-from components.node_script import run_script
-from components.ssh import Resolved, SshError, Target
+from components.settings import base
+from components.ssh.node_script import run_script
+from components.ssh.target import Resolved, SshError, Target
 from scripts.commands import prune as verb
 from tests.unit.executables import Recorder, run_shipped
 from tests.unit.node import hub_cache as cache

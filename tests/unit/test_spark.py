@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from components.base import PROJECT_DIR
+from components.settings.base import PROJECT_DIR
 from scripts import commands
 from tests.unit.operators import SPARK, Engine, Spark, Terminal, write
 from tests.unit.recipe import TEXT_WORKER

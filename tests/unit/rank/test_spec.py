@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from components.base import PROJECT_DIR
 from components.rank import mounts
 from components.rank.build import rank_specs, start_inputs
 from components.rank.spec import spec_hash
+from components.settings.base import PROJECT_DIR
 from tests.unit.stacks import REVISION, cluster, node
 
 NFS = {"checkpoint": {"mode": "nfs"}}

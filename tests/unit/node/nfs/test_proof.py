@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components.node_script import environment_payload
+from components.ssh.node_script import environment_payload
 from nfs import proof
 from nfs.proof import ProofInputs, Unproven, cause, check_server, first_proven, mount_words, prove
 from tests.unit.executables import Recorder

@@ -1,0 +1,96 @@
+"""What each node's checkpoint lacks, and what an update will do about it, in words. Pure.
+
+155 GiB must not surprise anyone: the words are the preview's, and they are what runs a step again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from components.facts.node_facts import NodeFacts
+from components.settings.cluster import ClusterSettings
+from hub.files import NO_SNAPSHOT
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Need:
+    """One node that is not whole."""
+
+    role: str
+    does: str
+    """What the update will do there, with GiB."""
+    why: str
+    after: str
+    """The last job's id: another attempt is another reason to run a step."""
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.does}: {self.why}"
+
+    @property
+    def trigger(self) -> str:
+        return f"{self} (after {self.after})"
+
+
+def missing_gib(cluster: ClusterSettings, facts: NodeFacts) -> float:
+    """GiB of the configured revision that are not on this node; 0 when all of it is there, verified or not."""
+    if facts.checkpoint is None:
+        return cluster.checkpoint.size_gib
+    if not facts.checkpoint.gaps:
+        return 0.0
+    if facts.checkpoint.missing_bytes is not None:
+        return facts.checkpoint.missing_bytes / GIB
+    return max(0.0, cluster.checkpoint.size_gib - facts.checkpoint.bytes_present / GIB)
+
+
+def need(cluster: ClusterSettings, rank: int, facts: NodeFacts) -> Need | None:
+    role, size = cluster.role(rank), cluster.checkpoint.size_gib
+    after = f"job {facts.job.id}" if facts.job else "no job yet"
+    if cluster.reads_over_nfs(rank):
+        if facts.nfs is None or not facts.nfs.refused:
+            return None
+        silent = f"the head's NFS server does not answer it ({facts.nfs.refused})"
+        # a server can stop any number of times in one generation
+        return Need(role, "proves its way to the head's copy", silent, f"a look at {facts.read_at}")
+    why = facts.checkpoint_gap()
+    if why is None:
+        return None
+    others = sorted(set(facts.checkpoint.revisions if facts.checkpoint else []) - {cluster.checkpoint.revision})
+    if why.startswith(NO_SNAPSHOT):
+        has = " and ".join(revision[:8] for revision in others)
+        why = f"it has revision {has} so far" if others else "it has nothing of this model yet"
+    lacks = missing_gib(cluster, facts)
+    counted = facts.checkpoint is not None and facts.checkpoint.missing_bytes is not None
+    if lacks <= (0 if counted else size / 1000):
+        # something is damaged or unverified, which its size does not tell
+        does = f"verifies its {amount(size)} again, and fetches what is damaged"
+    else:
+        # blobs that another revision has too are not fetched again; how many, only the list of files tells
+        most = "up to " if others and not counted else ""
+        does = f"downloads {most}{amount(lacks)}" if rank == 0 else f"mirrors {most}{amount(lacks)} from head"
+    return Need(role, does, why, after)
+
+
+def amount(gib: float) -> str:
+    if gib >= 1:
+        return f"{gib:.1f} GiB"
+    return f"{gib * 1024:.1f} MiB" if gib >= 0.1 / 1024 else f"{gib * GIB:,.0f} bytes"
+
+
+def lines(cluster: ClusterSettings, facts: Sequence[NodeFacts]) -> list[str]:
+    """What a preview says about the checkpoint: a line for each node with something to do, and what stays behind."""
+    wanted = cluster.checkpoint
+    found = []
+    for rank, node in enumerate(facts):
+        lacking = need(cluster, rank, node)
+        if lacking is None:
+            continue
+        found.append(f"checkpoint {wanted.repo} at {wanted.revision[:8]}: {lacking}")
+        if node.checkpoint is None:
+            continue
+        kept = [f"revision {name[:8]}" for name in node.checkpoint.revisions if name != wanted.revision]
+        if cluster.reads_over_nfs(rank) and node.checkpoint.bytes_present:
+            kept = [f"a copy of its own, {amount(node.checkpoint.bytes_present / GIB)},"]
+        if kept:
+            found.append(f"checkpoint: {lacking.role} keeps {' and '.join(kept)} until scripts/spark prune removes it")
+    return found

@@ -1,0 +1,65 @@
+"""Every node's facts, read from all nodes at once: on every preview and every up, before anything is declared."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from components.facts.node_facts import NodeFacts, parse, with_missing
+from components.settings.base import Refusal
+from components.settings.cluster import ClusterSettings
+from components.ssh.node_script import run_script
+from components.ssh.target import Resolved, SshError, Target
+from facts.document import FactsInputs
+
+LIMIT_S = 60
+
+
+class FactsError(Refusal):
+    title = "the nodes could not be read"
+
+
+def inputs_of(settings: ClusterSettings, rank: int, stack: str) -> FactsInputs:
+    node, engine = settings.nodes[rank], settings.engine
+    return {
+        "stack": stack,
+        "hf_cache": node.hf_cache,
+        "repo": settings.checkpoint.repo,
+        "revision": settings.checkpoint.revision,
+        "shards": settings.checkpoint.shards,
+        "encoding_file": settings.checkpoint.encoding_file,
+        "image": settings.image.pinned,
+        "ports": [engine.port, engine.master_port] if rank == 0 else [],
+        # only the head downloads; only a worker that reads over the fabric needs its server
+        "endpoint": settings.checkpoint.endpoint if rank == 0 else None,
+        "nfs": str(settings.nodes[0].fabric_ip) if settings.reads_over_nfs(rank) else None,
+    }
+
+
+Reader = Callable[[Target, Resolved, FactsInputs], str]
+
+
+def read_node(target: Target, resolved: Resolved, inputs: FactsInputs) -> str:
+    return run_script(target, resolved, "facts.gather", inputs, timeout_s=LIMIT_S)
+
+
+def gather(
+    settings: ClusterSettings,
+    targets: Sequence[tuple[Target, Resolved]],
+    stack: str,
+    read: Reader = read_node,
+) -> list[NodeFacts]:
+    """Every node's facts, read from all at once. Raises FactsError with a line for each node that could not be read."""
+
+    def one(rank: int) -> NodeFacts | str:
+        role = settings.role(rank)
+        try:
+            return parse(read(*targets[rank], inputs_of(settings, rank, stack)))
+        except SshError as error:
+            return f"{role}: reading facts: {error}"
+        except ValueError as error:
+            return f"{role}: reading facts: what came back is no facts document: {error}"
+
+    with ThreadPoolExecutor(max_workers=len(targets)) as pool:
+        found = list(pool.map(one, range(len(targets))))
+    if failed := [result for result in found if isinstance(result, str)]:
+        raise FactsError([*failed, "facts: off in the stack file previews without the nodes"])
+    return with_missing([result for result in found if isinstance(result, NodeFacts)])

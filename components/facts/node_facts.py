@@ -1,0 +1,84 @@
+"""What was read from each node, and what the program asks of it. Nothing here judges: preflight.py does."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from components.facts.generation import LiveRank
+from facts.document import Facts, parsed
+from gid.lookup import Resolution, resolve
+from gid.members import Refusal
+
+
+@dataclass(frozen=True)
+class NodeFacts(Facts):
+    """One node's document."""
+
+    def resolution(self, fabric_ip: str, selector: str | None, gid_index: str | int) -> Resolution:
+        """The node's HCAs and index from these facts. Raises gid.members.Refusal with the table."""
+        if self.hcas is None or self.interfaces is None:
+            raise Refusal("the interfaces of this node could not be read")
+        return resolve({"hcas": self.hcas, "interfaces": self.interfaces}, fabric_ip, selector, gid_index)
+
+    def live_rank(self, stack: str, rank: int, role: str) -> LiveRank | None:
+        """The container of one rank of a stack, found by its labels."""
+        labels = {"spark.stack": stack, "spark.rank": str(rank)}
+        for container in self.containers or []:
+            if labels.items() <= container.labels.items():
+                return LiveRank(
+                    role=role,
+                    running=container.running,
+                    generation=container.labels.get("spark.generation"),
+                    spec=container.labels.get("spark.spec"),
+                    exit_code=container.exit_code,
+                    oom_killed=container.oom_killed,
+                    error=container.error or "",
+                )
+        return None
+
+    def image_gap(self) -> str | None:
+        """Why the image must be pulled, and its folder of kernels made, in words; None when both are there."""
+        return self.folder_gap() or (None if self.image and self.image.present else "the image is missing")
+
+    def folder_gap(self) -> str | None:
+        # a repair removes first what is there: what nobody could read must not be repaired
+        return "our folder is missing" if self.folder is False else None
+
+    def job_runs(self, stack: str) -> bool:
+        """Whether a job of this stack is at the checkpoint now; one that only tells others how it ended is not."""
+        labels = {"spark.stack": stack, "spark.job": "checkpoint"}
+        alive = any(labels.items() <= found.labels.items() and found.running for found in self.containers or [])
+        # no words yet: it is just starting
+        return alive and (self.job is None or self.job.state == "running")
+
+    def checkpoint_gap(self) -> str | None:
+        """Why the checkpoint must be fetched, in words; None when it is whole."""
+        if self.checkpoint is None:
+            return "the cache could not be read"
+        gaps = self.checkpoint.gaps
+        return f"{gaps[0]}{f' and {len(gaps) - 1} more' if gaps[1:] else ''}" if gaps else None
+
+
+def parse(text: str) -> NodeFacts:
+    """The document between the marker lines. Raises ValueError for anything else."""
+    return parsed(text, NodeFacts)
+
+
+def with_missing(nodes: Sequence[NodeFacts]) -> list[NodeFacts]:
+    """The same facts, with each node's missing bytes counted by the head's listing."""
+    head = nodes[0].checkpoint
+    if head is None or head.listing is None:
+        return list(nodes)
+    wanted = {blob: (path, size) for path, blob, size in head.listing}
+    found = []
+    for node in nodes:
+        if node.checkpoint and node.checkpoint.gaps:
+            sizes = node.checkpoint.sizes
+            lacks = {blob for blob, (path, size) in wanted.items() if size not in (sizes.get(blob), sizes.get(path))}
+            # a download that was cut is begun anew in the room that it takes
+            partial = sum(
+                size for name, size in sizes.items() if name not in wanted and name.partition(".")[0] in lacks
+            )
+            missing = max(0, sum(wanted[blob][1] for blob in lacks) - partial)
+            node = replace(node, checkpoint=replace(node.checkpoint, missing_bytes=missing))
+        found.append(node)
+    return found

@@ -1,0 +1,291 @@
+"""The preflight's rules for one node: from settings and its facts to findings. Pure."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from components.facts.checkpoint_plan import amount, missing_gib
+from components.facts.node_facts import NodeFacts
+from components.rank.spec import container_name
+from components.settings.cluster import ClusterSettings
+from facts.document import DockerFacts
+from gid.members import Refusal as FabricRefusal
+
+GIB_KB = 1 << 20
+DISK_MARGIN_GIB = 5
+IMAGE_GIB = 25
+"""Disk that the pinned image takes when unpacked, in GiB, generously."""
+BAD_KERNELS = ("7.0.0-1019",)
+LEAST_DOCKER_API = (1, 45)
+"""Mount options in a container's own mounts need it (Docker 26)."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    level: Literal["error", "warning"]
+    where: str
+    """Role of the node, or the settings path."""
+    text: str
+    """What was found, why it matters, the way out."""
+    rule: str | None = None
+    """Name under which `allow` turns an error into a warning."""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.text}"
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """One node as a rule sees it."""
+
+    cluster: ClusterSettings
+    rank: int
+    facts: NodeFacts
+    stack: str
+    has_hf_token: bool = False
+
+    @property
+    def role(self) -> str:
+        return self.cluster.role(self.rank)
+
+    def error(self, text: str, rule: str | None = None) -> Finding:
+        return Finding("error", self.role, text, rule)
+
+    def warning(self, text: str) -> Finding:
+        return Finding("warning", self.role, text)
+
+    @property
+    def runs_our_rank(self) -> bool:
+        """Whether a rank of this stack runs there: what it holds will be free when it is replaced."""
+        rank = self.facts.live_rank(self.stack, self.rank, self.role)
+        return rank is not None and rank.running
+
+    @property
+    def our_containers(self) -> set[str]:
+        """Names of this stack's containers there, by label."""
+        containers = self.facts.containers or []
+        return {container.name for container in containers if container.labels.get("spark.stack") == self.stack}
+
+
+def docker_usable(view: NodeView) -> Iterator[Finding]:
+    docker = view.facts.docker or DockerFacts(status="down", detail="no answer")
+    ways_out = {
+        "missing": "Docker is not installed: install it and the NVIDIA container toolkit",
+        "denied": f"Docker refuses user {view.facts.user}: add it to group docker and open a new connection",
+        "down": "dockerd does not answer: start it (systemctl start docker)",
+    }
+    if docker.status != "ok":
+        yield view.error(f"{ways_out.get(docker.status, docker.status)} ({docker.detail or 'no detail'})")
+    elif view.facts.containers is None:
+        # without them a pair that serves would look like none, and be replaced
+        yield view.error("the containers could not be read, so nobody knows what runs there: try again")
+    elif docker.api_version and tuple(map(int, docker.api_version.split("."))) < LEAST_DOCKER_API:
+        yield view.error(
+            f"Docker speaks API {docker.api_version}, ranks need 1.45 for their mounts: update Docker", "docker_api"
+        )
+
+
+def fabric_usable(view: NodeView) -> Iterator[Finding]:
+    node = view.cluster.nodes[view.rank]
+    if view.facts.hcas is None or view.facts.interfaces is None:
+        yield view.error("the GID table could not be read, so no rank could use the fabric: see the problems above")
+        return
+    try:
+        found = view.facts.resolution(str(node.fabric_ip), node.hca, view.cluster.fabric.gid_index)
+    except FabricRefusal as refusal:
+        yield view.error(str(refusal))
+        return
+    for note in found["notes"]:
+        yield view.warning(note)
+    if node.ifname and node.ifname not in view.facts.interfaces:
+        present = ", ".join(sorted(view.facts.interfaces))
+        yield view.error(f"there is no netdev {node.ifname} (present: {present}): leave ifname out, or correct it")
+
+
+def memory_enough(view: NodeView) -> Iterator[Finding]:
+    memory, hardware = view.facts.memory, view.cluster.hardware
+    if memory is None or not memory.MemTotal:
+        yield view.error("/proc/meminfo could not be read")
+        return
+    total, available = memory.MemTotal / GIB_KB, (memory.MemAvailable or 0) / GIB_KB
+    if total < hardware.memory_gib:
+        yield view.warning(
+            f"{total:.1f} GiB of memory, a healthy node shows {hardware.memory_gib:g} or more: what hides the rest?"
+        )
+    utilization = view.cluster.engine.gpu_memory_utilization
+    need = utilization * total
+    if not view.runs_our_rank and available < need:
+        yield view.error(
+            f"{available:.1f} GiB of memory are available, gpu_memory_utilization {utilization:g} "
+            f"takes {need:.1f} of {total:.1f}: free the node (`ps aux --sort -rss`), or lower it",
+            "memory",
+        )
+
+
+def kernel_sound(view: NodeView) -> Iterator[Finding]:
+    facts, memory = view.facts, view.facts.memory
+    broken = memory is not None and (memory.CmaFree or 0) > (memory.CmaTotal or 0)
+    known = (facts.kernel or "").startswith(BAD_KERNELS) and not facts.kho_off
+    if broken or known:
+        evidence = "CmaFree is above CmaTotal in /proc/meminfo" if broken else "this kernel is known for it"
+        yield view.error(
+            f"kernel {facts.kernel} cannot register memory for RDMA ({evidence}), NCCL would fail with ENOMEM: "
+            "boot 6.17, or add kho=off to the kernel command line",
+            "kernel",
+        )
+
+
+def architecture_fits(view: NodeView) -> Iterator[Finding]:
+    names = {"aarch64": "arm64", "x86_64": "amd64"}
+    wanted = view.cluster.hardware.architecture
+    machine = names.get(view.facts.machine or "", view.facts.machine)
+    if machine and machine != wanted:
+        yield view.error(f"this node is {machine}, the stack is for {wanted}: is it a Spark?")
+    image = view.facts.image
+    if image and image.present and image.architecture and image.architecture != wanted:
+        yield view.error(f"the image is for {image.architecture}, this node is {wanted}: use the digest for {wanted}")
+
+
+def disk_enough(view: NodeView) -> Iterator[Finding]:
+    disks = view.facts.disk
+    if disks is None or disks.hf_cache is None:
+        yield view.error("the disk of the Hugging Face cache could not be read")
+        return
+    cache = disks.hf_cache
+    if cache.unwritable and "/models--" in cache.unwritable:
+        yield view.warning(
+            f"{cache.unwritable} belongs to another user: the checkpoint's step gives it to {view.facts.user}"
+        )
+    elif cache.unwritable:
+        yield view.error(f"{cache.unwritable} is not writable for {view.facts.user}: chown it, or set hf_cache")
+    missing = 0.0 if view.cluster.reads_over_nfs(view.rank) else missing_gib(view.cluster, view.facts)
+    size = view.cluster.checkpoint.size_gib
+    # a small checkpoint, such as the lab's, needs no more room to spare than its own size
+    margin = min(DISK_MARGIN_GIB, size)
+    free = cache.free_bytes / 2**30
+    if missing and free < missing + margin:
+        yield view.error(
+            f"the checkpoint lacks {amount(missing)} on this node and {cache.path} has {amount(free)} free (with "
+            f"{amount(margin)} to spare): make room (scripts/spark prune lists what may go), "
+            "or set hf_cache to a larger disk"
+        )
+    docker = disks.docker_root
+    if (
+        docker
+        and view.facts.image
+        and not view.facts.image.present
+        and size > 1
+        and docker.free_bytes / 2**30 < IMAGE_GIB
+    ):
+        yield view.error(
+            f"the image is not there yet, needs about {IMAGE_GIB} GiB, and {docker.path} has "
+            f"{docker.free_bytes / 2**30:.1f} GiB free: make room (docker system df)"
+        )
+
+
+def checkpoint_reachable(view: NodeView) -> Iterator[Finding]:
+    """What a step would find out after minutes: a folder that no container can see, a hub that says no."""
+    found, wanted = view.facts.checkpoint, view.cluster.checkpoint
+    if found is None or view.cluster.reads_over_nfs(view.rank):
+        return
+    if found.outside:
+        yield view.error(
+            f"the model's folder is a link to {found.outside}, outside of the cache, where no container can follow it: "
+            "set hf_cache to the cache on that disk"
+        )
+    error = found.hub_error
+    if error is None or view.facts.job_runs(view.stack):
+        return
+    lacks = f"the hub {wanted.endpoint}"
+    if error.status is None:
+        yield view.error(
+            f"{lacks} cannot be reached from this node ({error.words}), and the checkpoint is not whole "
+            f"({view.facts.checkpoint_gap()}): bring the node onto the internet, or correct checkpoint.endpoint"
+        )
+    elif error.status in (401, 403):
+        if not view.has_hf_token:
+            yield view.error(
+                f"{lacks} does not give out {wanted.repo} without an account (status {error.status}): accept its "
+                f"licence at {wanted.endpoint}/{wanted.repo}, then pulumi config set --secret hf_token ..."
+            )
+    elif error.status == 404:
+        yield view.error(
+            f"{lacks} has no revision {wanted.revision} of {wanted.repo} with an index ({error.words}): compare "
+            f"checkpoint.repo and checkpoint.revision with {wanted.endpoint}/{wanted.repo}"
+        )
+    else:
+        yield view.warning(f"{lacks} answers with status {error.status} ({error.words}): the download will wait for it")
+
+
+def ports_free(view: NodeView) -> Iterator[Finding]:
+    for listener in view.facts.listeners or []:
+        # a user without root's rights sees that a port of our rank is held, not by whom
+        unseen = view.runs_our_rank and view.rank == 0 and not listener.container and not listener.pid
+        if listener.container not in view.our_containers and not unseen:
+            holder = listener.container and f"container {listener.container}"
+            holder = holder or (
+                f"{listener.process} (pid {listener.pid})" if listener.pid else "a process of another user"
+            )
+            setting = "engine.port" if listener.port == view.cluster.engine.port else "engine.master_port"
+            yield view.error(
+                f"port {listener.port} is held by {holder} on {listener.address}: stop it, or change {setting}"
+            )
+
+
+def names_ours(view: NodeView) -> Iterator[Finding]:
+    wanted = container_name(view.stack, view.rank)
+    for container in view.facts.containers or []:
+        if container.name == wanted and container.labels.get("spark.stack") != view.stack:
+            yield view.error(
+                f"container {wanted} exists without our label, so it is not ours to replace: rename or remove it"
+            )
+
+
+def gpu_unshared(view: NodeView) -> Iterator[Finding]:
+    for container in view.facts.containers or []:
+        stack = container.labels.get("spark.stack")
+        # a job on the checkpoint runs the same image, without the GPU
+        holds = container.gpu or (container.vllm and "spark.job" not in container.labels)
+        if container.running and stack != view.stack and holds:
+            whose = f"of stack {stack}" if stack else "not ours"
+            yield view.error(
+                f"container {container.name} ({whose}) holds the GPU's memory: stop it first", "foreign_gpu"
+            )
+    for app in view.facts.gpu.apps if view.facts.gpu else []:
+        if app.container not in view.our_containers and not (app.container is None and view.runs_our_rank):
+            used = f", {app.used_mib:,} MiB" if app.used_mib else ""
+            yield view.error(
+                f"process {app.name} (pid {app.pid}{used}) holds the GPU's memory: stop it first", "foreign_gpu"
+            )
+
+
+def host_notes(view: NodeView) -> Iterator[Finding]:
+    if view.facts.earlyoom:
+        yield view.warning("earlyoom runs and may end the engine at its planned memory use: stop it, or exclude vllm")
+    # known, and overridden by every rank (the interface names), is no news
+    inherited = [
+        name
+        for name in (view.facts.image.env if view.facts.image else [])
+        if not name.endswith(("_SOCKET_IFNAME", "VLLM_HOST_IP"))
+    ]
+    if inherited:
+        yield view.warning(
+            f"the image sets {', '.join(inherited)} itself: set them in fabric.nccl if they are not meant"
+        )
+    for problem in view.facts.problems:
+        yield view.warning(f"could not read {problem.probe}: {problem.error}")
+
+
+NODE_RULES: tuple[Callable[[NodeView], Iterator[Finding]], ...] = (
+    docker_usable,
+    fabric_usable,
+    architecture_fits,
+    memory_enough,
+    kernel_sound,
+    disk_enough,
+    checkpoint_reachable,
+    ports_free,
+    names_ours,
+    gpu_unshared,
+    host_notes,
+)

@@ -1,0 +1,90 @@
+"""Rules from settings and facts to findings: errors stop preview and up alike, all of them, before anything changes.
+
+Pure. A rule that a stack lists under `allow` warns instead.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from components.facts.node_facts import NodeFacts
+from components.facts.node_rules import NODE_RULES, Finding, NodeView
+from components.settings.base import Refusal
+from components.settings.cluster import ClusterSettings
+
+MOST_UTILIZATION = 0.86
+"""Above this share the host starves: 0.87 needs about 105.9 GiB free and has ended in resets."""
+
+
+class PreflightError(Refusal):
+    title = "preflight found what stops this stack; nothing was changed"
+
+
+def settings_findings(cluster: ClusterSettings) -> Iterator[Finding]:
+    engine = cluster.engine
+    if engine.gpu_memory_utilization > MOST_UTILIZATION:
+        yield Finding(
+            "error",
+            "engine/gpu_memory_utilization",
+            f"{engine.gpu_memory_utilization:g} leaves the host too little, above {MOST_UTILIZATION:g} it has starved: "
+            f"use at most {MOST_UTILIZATION:g}, or list high_utilization under allow",
+            "high_utilization",
+        )
+    if engine.capture_size < engine.graph_tokens:
+        yield Finding(
+            "warning",
+            "engine/max_cudagraph_capture_size",
+            f"{engine.capture_size} is below max_num_seqs x (num_speculative_tokens + 1) = {engine.graph_tokens}: "
+            "full batches fall off the captured graphs (about 12 % at six streams); leave it out",
+        )
+    for name in cluster.fabric.nccl:
+        if name in ("NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_READ", "NCCL_DMABUF_ENABLE"):
+            yield Finding("warning", f"fabric/nccl/{name}", "GB10 has no GPUDirect RDMA: this does nothing or fails")
+
+
+def asymmetries(cluster: ClusterSettings, facts: Sequence[NodeFacts]) -> Iterator[Finding]:
+    """Differences between the nodes that have made only one of them slow or fail."""
+    columns: dict[str, list[str | None]] = {
+        "kernel": [node.kernel for node in facts],
+        "driver": [node.gpu.driver if node.gpu else None for node in facts],
+        "Docker": [node.docker.version if node.docker else None for node in facts],
+        "storage driver": [node.docker.storage_driver if node.docker else None for node in facts],
+        "OS": [node.os for node in facts],
+    }
+    for what, values in columns.items():
+        if len(set(values)) > 1:
+            shown = ", ".join(f"{cluster.role(rank)} {value}" for rank, value in enumerate(values))
+            yield Finding("warning", "nodes", f"{what} differs ({shown}): update them together")
+
+
+def findings(
+    cluster: ClusterSettings, facts: Sequence[NodeFacts] | None, stack: str, *, has_hf_token: bool = False
+) -> list[Finding]:
+    """Everything that settings and facts say, errors first; without facts only what settings alone say."""
+    found = list(settings_findings(cluster))
+    if facts is not None:
+        views = [NodeView(cluster, rank, node, stack, has_hf_token) for rank, node in enumerate(facts)]
+        found += [finding for view in views for rule in NODE_RULES for finding in rule(view)]
+        found += asymmetries(cluster, facts)
+    allowed = [
+        Finding("warning", item.where, f"{item.text} (allowed by this stack)", item.rule)
+        if item.level == "error" and item.rule in cluster.allow
+        else item
+        for item in found
+    ]
+    return sorted(allowed, key=lambda item: item.level)
+
+
+def check(
+    cluster: ClusterSettings,
+    facts: Sequence[NodeFacts] | None,
+    stack: str,
+    warn: Callable[[str], None],
+    *,
+    has_hf_token: bool = False,
+) -> None:
+    """Hand every warning to `warn`. Raises PreflightError with every error."""
+    found = findings(cluster, facts, stack, has_hf_token=has_hf_token)
+    for item in found:
+        if item.level == "warning":
+            warn(str(item))
+    if errors := [str(item) for item in found if item.level == "error"]:
+        raise PreflightError(errors)

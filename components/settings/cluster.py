@@ -1,0 +1,215 @@
+"""What a stack file may say: `spark-stack:cluster`, validated whole, every problem in one refusal.
+
+Pure: no SSH, no network, no clock. What must be asked of a node is a fact (components/facts/).
+Secrets are never part of this tree; they are stack secrets of their own (SECRETS below).
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from components.settings.base import PROJECT_DIR, Settings, SettingsError, complaints, one_line
+from components.settings.engine_settings import EngineSettings
+from components.settings.sections import (
+    DIGEST,
+    CheckpointSettings,
+    FabricSettings,
+    HardwareSettings,
+    ImageSettings,
+    NodeSettings,
+)
+
+PROFILES_DIR = Path(__file__).parent / "profiles"
+SECRETS = ("api_key", "hf_token")
+"""Stack secrets (`pulumi config set --secret NAME`): the API key clients send, the hub token for the download."""
+
+
+class ReadinessSettings(Settings):
+    """How long `up` waits for the engine, and what proves it ready."""
+
+    timeout_s: int = Field(default=3600, ge=30)
+    """Limit from container start to a served API, in seconds. A cold start compiles kernels, about 11 minutes."""
+    completion_timeout_s: int = Field(default=600, ge=10)
+    """Limit of the first completion, in seconds."""
+    warmup_passes: int = Field(default=8, ge=0, le=50)
+    """Most warm-up completions after the first one."""
+    warmup_max_tokens: int = Field(default=256, ge=8)
+    """Length of a warm-up completion, in tokens."""
+    warmup_agree: float = Field(default=0.05, gt=0, lt=1)
+    """Warm-up ends when two passes in a row differ by less than this share."""
+
+
+class ClusterSettings(Settings):
+    """One pair of Sparks, one endpoint: the value of `spark-stack:cluster`."""
+
+    profile: str
+    """Name of a file in components/settings/profiles: image, model and engine settings that were tested together."""
+    nodes: list[NodeSettings] = Field(min_length=2)
+    """The Sparks in rank order; the first is the head."""
+    ssh_config: Path | None = None
+    """SSH config file to use instead of ~/.ssh/config, relative to the project."""
+    api_host: str | None = None
+    """Name or address under which clients reach the head, for the output api_url when the API binds a wildcard."""
+    facts: Literal["on", "off"] = "on"
+    """off: preview from settings alone, for a reviewer who cannot reach the nodes."""
+    image: ImageSettings
+    checkpoint: CheckpointSettings
+    engine: EngineSettings
+    fabric: FabricSettings = FabricSettings()
+    hardware: HardwareSettings = HardwareSettings()
+    readiness: ReadinessSettings = ReadinessSettings()
+    allow: frozenset[Literal["memory", "kernel", "foreign_gpu", "high_utilization", "docker_api"]] = frozenset()
+    """Preflight rules that only warn on this stack."""
+
+    @field_validator("facts", mode="before")
+    @classmethod
+    def on_and_off_are_words(cls, value: object) -> object:
+        # YAML 1.1 reads a bare on/off as a boolean
+        return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
+
+    @field_validator("nodes")
+    @classmethod
+    def nodes_differ(cls, value: list[NodeSettings]) -> list[NodeSettings]:
+        for field in ("ssh", "fabric_ip"):
+            values = [str(getattr(node, field)) for node in value]
+            if twice := sorted({value for value in values if values.count(value) > 1}):
+                raise ValueError(f"two nodes have {field} {twice[0]}: each Spark needs its own")
+        return value
+
+    @model_validator(mode="after")
+    def two_ranks(self) -> Self:
+        if len(self.nodes) not in self.engine.tensor_parallel_sizes:
+            allowed = " or ".join(map(str, self.engine.tensor_parallel_sizes))
+            raise ValueError(
+                f"nodes: {len(self.nodes)} nodes, but profile {self.profile} is tested with {allowed}: list {allowed}"
+            )
+        return self
+
+    def reads_over_nfs(self, rank: int) -> bool:
+        """Whether this rank reads the head's checkpoint instead of a copy of its own."""
+        return rank > 0 and self.checkpoint.mode == "nfs"
+
+    def role(self, rank: int) -> str:
+        """The name that a rank's resources start with: head, worker, worker2 and so on."""
+        return "head" if rank == 0 else "worker" if rank == 1 else f"worker{rank}"
+
+
+def profiles() -> list[str]:
+    return sorted(path.stem for path in PROFILES_DIR.glob("*.yaml"))
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`above` over `below`; mappings merge key by key, everything else is taken whole."""
+    result = dict(below)
+    for key, value in above.items():
+        inner = result.get(key)
+        result[key] = merged(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
+    return result
+
+
+@cache
+def read_profile(name: str) -> tuple[Mapping[str, Any], str | None]:
+    """A profile's values, and why it cannot start without startup patches, if so.
+
+    Parsed once a process, so nobody may change it.
+    """
+    values: dict[str, Any] = yaml.safe_load((PROFILES_DIR / f"{name}.yaml").read_text())
+    needs_patches = values.pop("needs_patches", None)
+    return values, needs_patches
+
+
+def with_profile(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The stack's values over its profile's, and what is wrong with the name of the profile."""
+    name = raw.get("profile")
+    if name not in profiles():
+        found = "missing" if name is None else f"there is no profile {name!r}"
+        if isinstance(name, int) and not isinstance(name, bool):
+            found += " (YAML takes a bare 0731 for a number: write it in quotes)"
+        return dict(raw), [one_line(f"profile: {found}: use one of {', '.join(profiles())}")]
+    return merged(read_profile(name)[0], raw), []
+
+
+def needs_patches(name: object) -> list[str]:
+    """What stops a stack on this profile from starting, as long as no stack can name startup patches."""
+    reasons = {profile: read_profile(profile)[1] for profile in profiles()}
+    if name not in profiles() or not (reason := reasons[str(name)]):
+        return []
+    others = " or ".join(profile for profile, stops in reasons.items() if not stops)
+    return [one_line(f"profile: {name}: {reason}: take {others}")]
+
+
+NO_DIGEST = f"sha256:{0:064d}"
+"""Stands for the digest of an image that was not built yet, where nothing is pulled."""
+
+
+def with_digest(raw: dict[str, Any], project_dir: Path, *, needed: bool) -> list[str]:
+    """Put the digest of `image.digest_file` into the reference; returns what is wrong with that file."""
+    image = raw.get("image")
+    if not isinstance(image, dict) or not isinstance(image.get("digest_file"), str):
+        return []
+    path = project_dir / image["digest_file"]
+    try:
+        digest = path.read_text().strip()
+    except FileNotFoundError:
+        digest = "" if needed else NO_DIGEST
+    except (OSError, ValueError):  # a folder, a name that no file can have, bytes that are no text
+        digest = ""
+    if not DIGEST.fullmatch(digest):
+        found = f"holds {digest[:40]!r}, no sha256: digest" if digest else "is no file with a sha256: digest"
+        hint = "build the image first (for the lab: lab/lab up)"
+        return [one_line(f"image/digest_file: {image['digest_file']} {found}: {hint}")]
+    raw["image"] = {**image, "reference": f"{str(image.get('reference', '')).split('@')[0]}@{digest}"}
+    return []
+
+
+def load(
+    raw: object, *, has_api_key: bool = False, project_dir: Path = PROJECT_DIR, to_start: bool = True
+) -> ClusterSettings:
+    """Settings from the parsed value of `spark-stack:cluster`.
+
+    `to_start` false is for a reader that starts nothing: the image may not be built, patches may be missing.
+
+    Raises SettingsError with one line a problem, each `path: complaint, way out`.
+    """
+    if not isinstance(raw, Mapping):
+        raise SettingsError(["(top): spark-stack:cluster is missing or no mapping: start from Pulumi.example.yaml"])
+    values, profile_problems = with_profile(raw)
+    digest_problems = with_digest(values, project_dir, needed=to_start)
+    problems = profile_problems + digest_problems + (needs_patches(raw.get("profile")) if to_start else [])
+    settings = None
+    try:
+        settings = ClusterSettings.model_validate(values)
+    except ValidationError as error:
+        problems += complaints(
+            detail for detail in error.errors() if not repeats(detail, bool(profile_problems), bool(digest_problems))
+        )
+    if settings:
+        problems += open_api(settings, has_api_key)
+    if problems or settings is None:
+        raise SettingsError(problems)
+    return settings
+
+
+def repeats(detail: Mapping[str, Any], no_profile: bool, no_digest: bool) -> bool:
+    """Whether a complaint only follows from a profile or a digest that is not there."""
+    top = detail["loc"][0] if detail["loc"] else ""
+    filled = no_profile and detail["type"] == "missing" and top in ("image", "checkpoint", "engine")
+    return filled or (no_profile and top == "profile") or (no_digest and top == "image")
+
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+"""Values of `engine.host` that only the head itself reaches."""
+
+
+def open_api(settings: ClusterSettings, has_api_key: bool) -> list[str]:
+    engine = settings.engine
+    if engine.host in LOOPBACK or has_api_key or engine.allow_unauthenticated_lan:
+        return []
+    return [
+        f"engine/host: {engine.host} opens the API to the network without a key: set one "
+        "(pulumi config set --secret api_key ...), bind 127.0.0.1, or say engine.allow_unauthenticated_lan: true"
+    ]

@@ -1,0 +1,177 @@
+"""The engine's settings, under vLLM's own names: one spelling in YAML, Python and on the command line."""
+
+import re
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from components.settings.base import Settings
+
+SECRET_NAME = re.compile(r"TOKEN(?!S|IZ|_ID)|SECRET|PASSWORD|API_K|CREDENTIAL")
+"""Also in the abbreviations that argparse takes, but not in TOKENIZERS_PARALLELISM, ..._TOKENS or ..._TOKEN_IDS."""
+RENDERED_FLAGS = frozenset(
+    [
+        "--revision",
+        "--trust-remote-code",
+        "--tensor-parallel-size",
+        "--pipeline-parallel-size",
+        "--enable-prefix-caching",
+        "--enable-prompt-tokens-details",
+        "--async-scheduling",
+        "--enable-chunked-prefill",
+        "--speculative-config",
+        "--tokenizer-mode",
+        "--distributed-executor-backend",
+        "--moe-backend",
+        "--tool-call-parser",
+        "--enable-auto-tool-choice",
+        "--reasoning-parser",
+        "--reasoning-config",
+        "--default-chat-template-kwargs",
+        "--generation-config",
+        "--enable-flashinfer-autotune",
+        "--nnodes",
+        "--node-rank",
+        "--master-addr",
+        "--headless",
+    ]
+)
+"""Flags of every rank that are no setting: given twice, the last would win without a word."""
+PER_NODE_ENV = {
+    "VLLM_HOST_IP": "nodes[].fabric_ip",
+    "TP_SOCKET_IFNAME": "nodes[].ifname",
+    "GLOO_SOCKET_IFNAME": "nodes[].ifname",
+}
+
+
+class EngineSettings(Settings):
+    """One vLLM engine over all nodes. Everything here reaches every rank alike: knobs that differ break the pair."""
+
+    served_model_name: list[str] = Field(min_length=1)
+    """Names that clients may put into `model`; probes use the first."""
+    host: str = "127.0.0.1"
+    """Address that the head's API binds."""
+    port: int = Field(default=8888, ge=1, le=65535)
+    """TCP port of the head's API."""
+    allow_unauthenticated_lan: bool = False
+    """true: an API without a key may bind more than the loopback address."""
+    master_port: int = Field(default=25000, ge=1, le=65535)
+    """TCP port of the rendezvous on the head's fabric address."""
+    tensor_parallel_sizes: list[int] = Field(default=[2], min_length=1)
+    """Numbers of nodes that the profile is tested with."""
+    kv_cache_dtype: str = "nvfp4_ds_mla"
+    """Storage type of the KV cache. nvfp4_ds_mla exists only in the pinned image."""
+    block_size: int = Field(default=256, ge=1)
+    """Tokens a KV block."""
+    max_model_len: int = Field(default=1048576, ge=1024)
+    """Longest context, in tokens; a ceiling, not a reservation."""
+    max_num_seqs: int = Field(default=6, ge=1, le=256)
+    """Sequences that run at once. Lowering it also shrinks the captured graphs and slows a single stream."""
+    max_num_batched_tokens: int = Field(default=8192, ge=256)
+    """Tokens a step. Raising it speeds up long prefill and costs KV pool and decode speed."""
+    long_prefill_token_threshold: int = Field(default=1024, ge=0)
+    """Chunk cap of long prompts, in tokens."""
+    max_cudagraph_capture_size: int | None = Field(default=None, ge=1)
+    """Largest batch replayed as a graph, in tokens. Default: max_num_seqs x (num_speculative_tokens + 1), padded."""
+    gpu_memory_utilization: float = Field(gt=0, lt=1)
+    """Share of the unified memory that the engine may take."""
+    kv_cache_memory_bytes: int | None = Field(default=None, gt=0)
+    """KV pool of a rank in bytes; wins over gpu_memory_utilization, which stays as the admission check."""
+    num_speculative_tokens: int = Field(ge=1)
+    """Draft tokens a step (k)."""
+    num_speculative_tokens_allowed: list[int] = Field(min_length=1)
+    """Values of k that this checkpoint's drafter works with."""
+    draft_sample_method: Literal["probabilistic", "greedy"] = "probabilistic"
+    """How the drafter samples."""
+    default_thinking: Literal["off", "low", "high", "max"] = "low"
+    """Reasoning effort of a request that asks for none."""
+    limit_mm_per_prompt: dict[Literal["image"], int] | None = None
+    """Most images a prompt, for a checkpoint with a vision encoder."""
+    extra_args: list[str] = Field(default=[])
+    """Further arguments of `vllm serve`, each its own list item, for flags that have no setting here."""
+    extra_env: dict[str, str | int | float] = Field(default={})
+    """Further environment variables of every rank."""
+
+    @field_validator("default_thinking", mode="before")
+    @classmethod
+    def off_is_a_word(cls, value: Any) -> Any:
+        # YAML 1.1 reads a bare off as false
+        return "off" if value is False else value
+
+    @field_validator("served_model_name")
+    @classmethod
+    def names_are_usable(cls, value: list[str]) -> list[str]:
+        for name in value:
+            if not re.fullmatch(r"[\w./:-]+", name) or name.startswith("-"):
+                raise ValueError(f"{name!r} cannot be a served model name: use letters, digits and ._/:-")
+        return value
+
+    @field_validator("host")
+    @classmethod
+    def host_is_one_word(cls, value: str) -> str:
+        if not re.fullmatch(r"[0-9A-Za-z.:-]+", value) or value.startswith("-"):
+            raise ValueError(f"{value!r} is no address to bind: give an IP address or a host name")
+        return value
+
+    @field_validator("extra_args")
+    @classmethod
+    def extra_args_add_only(cls, value: list[str]) -> list[str]:
+        for argument in value:
+            # vLLM's parser takes underscores too
+            flag = argument.split("=")[0].replace("_", "-") if argument.startswith("--") else ""
+            name = flag.removeprefix("--").replace("-", "_")
+            if flag == "--max-num-partial-prefills":
+                raise ValueError("--max-num-partial-prefills is refused by the engine of the pinned image: remove it")
+            if SECRET_NAME.search(name.upper()):
+                raise ValueError(
+                    f"{flag} would show a secret to everyone on the node: use pulumi config set --secret api_key"
+                )
+            if name in EngineSettings.model_fields:
+                raise ValueError(f"{flag} is a setting of its own: use engine.{name}")
+            if flag in RENDERED_FLAGS:
+                raise ValueError(f"{flag} is set by the program for every rank: remove it")
+        return value
+
+    @field_validator("extra_env")
+    @classmethod
+    def extra_env_is_harmless(cls, value: dict[str, str | int | float]) -> dict[str, str | int | float]:
+        for name, setting in value.items():
+            if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", name):
+                raise ValueError(f"{name!r} is no environment variable name: use capitals, digits and _")
+            if SECRET_NAME.search(name):
+                raise ValueError(
+                    f"{name} looks like a secret, and a container's environment is readable: use a stack secret"
+                )
+            if name.startswith("NCCL_"):
+                raise ValueError(f"{name} belongs into fabric.nccl")
+            if name in PER_NODE_ENV:
+                raise ValueError(f"{name} differs between the nodes: use {PER_NODE_ENV[name]}")
+            if setting == "":
+                raise ValueError(f"{name} is empty: leave the key out to unset it")
+        return value
+
+    @model_validator(mode="after")
+    def drafts_suit_the_checkpoint(self) -> Self:
+        if self.num_speculative_tokens not in self.num_speculative_tokens_allowed:
+            allowed = ", ".join(map(str, self.num_speculative_tokens_allowed))
+            raise ValueError(
+                f"num_speculative_tokens: {self.num_speculative_tokens} does not suit this checkpoint's drafter "
+                f"(drafts are cut or rarely accepted): use {allowed}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def ports_differ(self) -> Self:
+        if self.port == self.master_port:
+            raise ValueError(f"port: {self.port} is also the rendezvous port: give master_port or port another number")
+        return self
+
+    @property
+    def graph_tokens(self) -> int:
+        """Tokens of a full decode step: every sequence with its drafts and one sampled token."""
+        return self.max_num_seqs * (self.num_speculative_tokens + 1)
+
+    @property
+    def capture_size(self) -> int:
+        """--max-cudagraph-capture-size: padded, since vLLM captures multiples of 8 and would cut 42 to 40."""
+        return self.max_cudagraph_capture_size or -(-self.graph_tokens // 8) * 8

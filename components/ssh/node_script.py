@@ -1,0 +1,46 @@
+"""Running a script of scripts/node, named as a module (gid.lookup), on a node from plain Python.
+
+It goes over SSH on stdin to `python3 -`, so nothing is left on the node; its inputs are one JSON argument, its result
+is stdout, its words are stderr.
+"""
+
+import subprocess
+from collections.abc import Mapping
+
+from components.ssh.shell import python_line
+from components.ssh.target import Resolved, SshError, Target, ssh_argv
+from host.exit_codes import SSH_FAILED, TIMED_OUT
+from loader import payload
+
+
+def environment_payload(name: str, variables: Mapping[str, str]) -> str:
+    """Like payload, with environment variables for the script alone: nobody else sees stdin, anyone sees argv."""
+    return f"import os\nos.environ.update({dict(variables)!r})\n{payload(name)}"
+
+
+def run_script(target: Target, resolved: Resolved, name: str, inputs: Mapping[str, object], *, timeout_s: int) -> str:
+    """Run a script on a node now and return its stdout.
+
+    Raises SshError naming node and step: not reachable, over its limit (on the node, or here), or its own words.
+    """
+    argv = ssh_argv(target, python_line(inputs, timeout_s), multiplexed=resolved.multiplexed)
+    try:
+        done = subprocess.run(
+            argv, input=payload(name), capture_output=True, text=True, timeout=timeout_s + 20, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise SshError(
+            f"{name} on {target.host} gave no answer within {timeout_s + 20} s: is the node overloaded?"
+        ) from None
+    if done.returncode == SSH_FAILED:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        where = f"{target.host} ({resolved.user}@{resolved.host} port {resolved.port})"
+        raise SshError(
+            f"SSH to {where} failed before {name}: {reason}: "
+            "switch the node on, check the cable of its management network, or try `ssh` by hand"
+        )
+    if done.returncode == TIMED_OUT:
+        raise SshError(f"{name} on {target.host} was ended after {timeout_s} s: is the node overloaded?")
+    if done.returncode:
+        raise SshError(f"{name} on {target.host} ended with {done.returncode}: {done.stderr.strip() or 'no words'}")
+    return done.stdout

@@ -1,0 +1,189 @@
+"""SSH to a node: the `ssh` program's own configuration, read once and used by everything that connects.
+
+The docker provider and our own calls run `ssh`; pulumi-command has its own client that reads no configuration,
+so its connection is filled from what `ssh -G` says (components/remote.py).
+"""
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from components.settings.sections import SSH_TARGET
+
+CONNECT_TIMEOUT_S = 8
+"""Limit of TCP connect and banner together; a powered-off node must be named within 15 s."""
+
+
+class SshError(Exception):
+    """A node could not be reached, or a command on it failed; the text names the step and the way out."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """How to reach one node: words for the ssh program."""
+
+    host: str
+    user: str | None = None
+    port: int | None = None
+    config: Path | None = None
+
+    @classmethod
+    def parse(cls, text: str, config: Path | None = None) -> "Target":
+        match = SSH_TARGET.fullmatch(text)
+        if not match:
+            raise ValueError(f"{text!r} is not an SSH target")
+        return cls(match["host"].strip("[]"), match["user"], int(match["port"]) if match["port"] else None, config)
+
+    @property
+    def options(self) -> list[str]:
+        """Options of every connection: never a prompt, never an unbounded wait, never an unknown host key."""
+        options = ["-F", str(self.config)] if self.config else []
+        wanted = ["BatchMode=yes", "StrictHostKeyChecking=yes", f"ConnectTimeout={CONNECT_TIMEOUT_S}"]
+        wanted += ["ServerAliveInterval=5", "ServerAliveCountMax=3"]
+        return options + [word for option in wanted for word in ("-o", option)]
+
+    @property
+    def multiplexing(self) -> list[str]:
+        """Options that let calls share a connection; %C keeps the socket's path short."""
+        wanted = ["ControlMaster=auto", "ControlPath=~/.ssh/spark-%C", "ControlPersist=60"]
+        return [word for option in wanted for word in ("-o", option)]
+
+    @property
+    def words(self) -> list[str]:
+        user = ["-l", self.user] if self.user else []
+        port = ["-p", str(self.port)] if self.port else []
+        return [*user, *port, self.host]
+
+    @property
+    def url(self) -> str:
+        """The docker provider's form."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"ssh://{f'{self.user}@' if self.user else ''}{host}{f':{self.port}' if self.port else ''}"
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What the ssh program would do for a target, from `ssh -G`."""
+
+    host: str
+    user: str
+    port: int
+    identity_files: list[Path]
+    known_hosts_files: list[Path]
+    host_key_alias: str | None = None
+    proxy_jump: str | None = None
+    multiplexed: bool = False
+    identity_agent: str | None = None
+
+
+def ssh_argv(target: Target, line: str, *, multiplexed: bool) -> list[str]:
+    """argv of one remote command. `multiplexed` says that the user's configuration shares connections already."""
+    return ["ssh", *target.options, *([] if multiplexed else target.multiplexing), "-T", *target.words, line]
+
+
+def resolve(target: Target) -> Resolved:
+    """Ask the ssh program for its settings; makes no connection. Raises SshError for a broken configuration."""
+    config = ["-F", str(target.config)] if target.config else []
+    done = subprocess.run(
+        ["ssh", *config, "-G", *target.words], capture_output=True, text=True, timeout=10, check=False
+    )
+    if done.returncode:
+        raise SshError(f"ssh -G {target.host} failed: {done.stderr.strip()}: mend the SSH configuration")
+    return parse_settings(done.stdout)
+
+
+def parse_settings(text: str) -> Resolved:
+    """The lines of `ssh -G` (keyword in lower case, value)."""
+    values: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        keyword, _, value = line.partition(" ")
+        values.setdefault(keyword.lower(), []).append(value)
+
+    def one(keyword: str) -> str | None:
+        value = values.get(keyword, ["none"])[-1]
+        return None if value in ("none", "") else value
+
+    def files(*keywords: str) -> list[Path]:
+        paths = [path for keyword in keywords for value in values.get(keyword, []) for path in value.split()]
+        return [Path(os.path.expanduser(path)) for path in paths if path != "none"]
+
+    return Resolved(
+        host=values["hostname"][-1],
+        user=values["user"][-1],
+        port=int(values["port"][-1]),
+        identity_files=files("identityfile"),
+        known_hosts_files=files("userknownhostsfile", "globalknownhostsfile"),
+        host_key_alias=one("hostkeyalias"),
+        proxy_jump=one("proxyjump"),
+        multiplexed=one("controlpath") is not None
+        and values.get("controlmaster", ["false"])[-1] not in ("no", "false"),
+        identity_agent=one("identityagent"),
+    )
+
+
+def host_key(resolved: Resolved) -> str:
+    """The node's public host key from known_hosts, as `type base64`; ed25519 before others.
+
+    Raises SshError when it is not known: an unknown key is never accepted silently.
+    """
+    # ssh looks an alias up as it is, and a host with the port where that is another one
+    named = resolved.host if resolved.port == 22 else f"[{resolved.host}]:{resolved.port}"
+    wanted = resolved.host_key_alias or named
+    keys: list[str] = []
+    for file in resolved.known_hosts_files:
+        if file.is_file():
+            found = subprocess.run(
+                ["ssh-keygen", "-F", wanted, "-f", str(file)], capture_output=True, text=True, timeout=10, check=False
+            )
+            # "names type key [comment]"; a line that starts with @ revokes or names a CA
+            lines = [line.split() for line in found.stdout.splitlines() if line and not line.startswith(("#", "@"))]
+            keys += [f"{words[1]} {words[2]}" for words in lines if len(words) >= 3]
+    keys.sort(key=lambda key: not key.startswith("ssh-ed25519"))
+    if not keys:
+        raise SshError(
+            f"the host key of {wanted} is in none of {', '.join(map(str, resolved.known_hosts_files))}, "
+            "so nobody could tell the node from another machine: connect once with "
+            f"`ssh -p {resolved.port} {resolved.user}@{resolved.host}` and compare the fingerprint"
+        )
+    return keys[0]
+
+
+def agent_keys(resolved: Resolved) -> list[str]:
+    """Public keys (`type base64`) that the SSH agent holds; empty when there is no agent or it does not answer."""
+    environment = dict(os.environ)
+    if resolved.identity_agent and resolved.identity_agent != "SSH_AUTH_SOCK":
+        environment["SSH_AUTH_SOCK"] = os.path.expanduser(resolved.identity_agent)
+    if not environment.get("SSH_AUTH_SOCK"):
+        return []
+    listed = subprocess.run(["ssh-add", "-L"], capture_output=True, text=True, timeout=10, check=False, env=environment)
+    return [" ".join(line.split()[:2]) for line in listed.stdout.splitlines()] if listed.returncode == 0 else []
+
+
+def public_key(private: Path) -> str | None:
+    """`type base64` of a key file that needs no passphrase, else None."""
+    done = subprocess.run(
+        ["ssh-keygen", "-y", "-P", "", "-f", str(private)], capture_output=True, text=True, timeout=10, check=False
+    )
+    return " ".join(done.stdout.split()[:2]) if done.returncode == 0 else None
+
+
+def key_file(resolved: Resolved) -> Path | None:
+    """The key file that must be handed to a client without ssh's configuration; None when the agent has the key.
+
+    Raises SshError when there is neither.
+    """
+    agent = set(agent_keys(resolved))
+    usable = [path for path in resolved.identity_files if path.is_file()]
+    if agent and (not usable or any(public_key(path) in agent for path in usable)):
+        return None
+    for path in usable:
+        if public_key(path):
+            return path
+    if agent:
+        return None
+    tried = ", ".join(map(str, resolved.identity_files)) or "no key file"
+    raise SshError(
+        f"no usable SSH key for {resolved.user}@{resolved.host}: no agent answers, and {tried} "
+        "is missing or has a passphrase: load the key with ssh-add"
+    )

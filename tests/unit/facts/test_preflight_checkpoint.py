@@ -1,0 +1,138 @@
+"""Rules on the checkpoint before a step begins: room, rights, a folder that containers see, a hub that says yes."""
+
+from collections.abc import Callable
+
+import pytest
+
+from components.facts.preflight import findings
+from tests.program.pair import healthy, typed
+from tests.unit.facts.judged import GIB, HEAD, NODES, Node, found, one
+from tests.unit.stacks import cluster
+
+# --- disk ---
+
+
+def checkpoint(node: Node, gaps: list[str], present_gib: float, free_gib: float) -> None:
+    node["checkpoint"] = {"gaps": gaps, "bytes_present": int(present_gib * GIB)}
+    node["disk"]["hf_cache"].update(path="/raid/hf", free_bytes=int(free_gib * GIB))
+
+
+def test_a_checkpoint_that_does_not_fit_shows_what_lacks_and_what_is_free():
+    """D7: 100 GiB free and no copy."""
+    text = one(found(lambda node: checkpoint(node, ["there is no snapshot"], 0, 100)))
+    assert text == (
+        "worker: the checkpoint lacks 156.3 GiB on this node and /raid/hf has 100.0 GiB free (with 5.0 GiB to spare): "
+        "make room (scripts/spark prune lists what may go), or set hf_cache to a larger disk"
+    )
+
+
+def test_a_whole_checkpoint_needs_no_room():
+    """D7: the whole copy and 147 GiB, or none at all."""
+    assert found(lambda node: checkpoint(node, [], 156.3, 147)) == []
+    assert found(lambda node: checkpoint(node, [], 156.3, 0)) == []
+
+
+def test_only_what_is_missing_of_a_checkpoint_needs_room():
+    half = ["model-00048-of-00048.safetensors is missing"]
+    assert found(lambda node: checkpoint(node, half, 150, 12)) == []
+    assert "lacks 6.3 GiB" in one(found(lambda node: checkpoint(node, half, 150, 11)))
+
+
+def test_a_checkpoint_that_could_not_be_read_counts_as_missing():
+    def unread(node: Node) -> None:
+        checkpoint(node, [], 0, 100)
+        node["checkpoint"] = None
+
+    assert "lacks 156.3 GiB" in one(found(unread))
+
+
+def test_a_cache_that_the_user_may_not_write_is_refused_by_the_folder():
+    """D9."""
+    text = one(found(lambda node: node["disk"]["hf_cache"].update(unwritable="/raid")))
+    assert text == "worker: /raid is not writable for ops: chown it, or set hf_cache"
+
+
+def test_a_disk_that_could_not_be_read_stops_the_stack():
+    text = "worker: the disk of the Hugging Face cache could not be read"
+    assert one(found(lambda node: node.update(disk=None))) == text
+    assert one(found(lambda node: node["disk"].update(hf_cache=None))) == text
+
+
+def test_an_image_that_does_not_fit_is_refused_by_dockers_own_disk():
+    """C2: its root, not /."""
+
+    def full(node: Node) -> None:
+        node["image"]["present"] = False
+        node["disk"]["docker_root"].update(path="/data/docker", free_bytes=10 * GIB)
+
+    text = one(found(full))
+    assert "/data/docker has 10.0 GiB free" in text and "about 25 GiB" in text
+
+
+def test_a_models_folder_of_root_is_no_reason_to_stop_since_the_step_mends_it():
+    """G-ROOT."""
+    folder = "/home/ops/.cache/huggingface/hub/models--owner--name/blobs"
+    text = one(found(lambda node: node["disk"]["hf_cache"].update(unwritable=folder)), "warning")
+    assert text == f"worker: {folder} belongs to another user: the checkpoint's step gives it to ops"
+
+
+def test_a_worker_that_reads_the_heads_copy_needs_no_room():
+    reading = {"checkpoint": {"mode": "nfs"}}
+    assert found(lambda node: checkpoint(node, ["there is no snapshot"], 0, 1), stack=reading) == []
+    assert "lacks" in one(found(lambda node: checkpoint(node, ["there is no snapshot"], 0, 1), on=HEAD, stack=reading))
+
+
+def test_a_models_folder_that_leads_out_of_the_cache_is_refused_before_a_container_finds_nothing():
+    """D10."""
+    text = one(found(lambda node: node["checkpoint"].update(outside="/raid/models--owner--name")))
+    assert "is a link to /raid/models--owner--name, outside of the cache, where no container can follow it" in text
+
+
+# --- the hub ---
+
+
+def hub(status: int | None, words: str = "no") -> Callable[[Node], object]:
+    return lambda node: node["checkpoint"].update(
+        gaps=["there is no snapshot"], hub_error={"status": status, "words": words}
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (
+            None,
+            "head: the hub https://huggingface.co cannot be reached from this node (no), and the checkpoint is not ",
+        ),
+        (
+            401,
+            "head: the hub https://huggingface.co does not give out deepseek-ai/DeepSeek-V4-Flash-Vision-Exp without ",
+        ),
+        (403, "(status 403): accept its licence at https://huggingface.co/deepseek-ai/DeepSeek-V4-Flash-Vision-Exp, "),
+        (404, "head: the hub https://huggingface.co has no revision 86f746b36186f0e567729a5c06a8c918caba82a9 of "),
+    ],
+)
+def test_a_hub_that_will_not_give_the_rest_stops_before_anything_changes(status: int | None, text: str):
+    """D11."""
+    assert text in one(found(hub(status), on=HEAD))
+
+
+def test_a_hub_in_trouble_is_waited_for_and_a_closed_one_is_the_tokens_matter():
+    assert "answers with status 503" in one(found(hub(503), on=HEAD), "warning")
+    documents = healthy()
+    hub(401)(documents[HEAD])
+    stack = cluster("vision-exp", NODES)
+    assert findings(stack, [typed(item) for item in documents], "dev", has_hf_token=True) == []
+
+
+@pytest.mark.parametrize(("state", "rules"), [(None, 0), ("running", 0), ("failed", 1)])
+def test_a_job_that_is_at_it_needs_no_answer_now_and_one_that_failed_does(state: str | None, rules: int):
+    """A head's failed job stays for a moment, to tell its peers."""
+
+    def working(node: Node) -> None:
+        hub(None)(node)
+        job = {"spark.stack": "dev", "spark.job": "checkpoint"}
+        node["containers"] = [{"id": "1", "name": "spark-dev-checkpoint", "labels": job, "running": True, "vllm": True}]
+        node["job"] = {"id": "a1", "state": state} if state else None
+
+    assert len(found(working, on=HEAD)) == rules

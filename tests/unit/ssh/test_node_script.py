@@ -1,0 +1,135 @@
+"""How a file of scripts/node gets to a node: on stdin, with what it imports, nothing left behind."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from components.ssh.node_script import environment_payload, run_script
+from components.ssh.target import Resolved, SshError, Target
+from loader import payload
+from tests.unit.executables import SCRIPTS, Recorder
+
+MODULES = {".".join(path.relative_to(SCRIPTS).with_suffix("").parts): path for path in SCRIPTS.glob("*/*.py")}
+COMMANDS = sorted(name for name, path in MODULES.items() if "\nif __name__ ==" in path.read_text())
+NEEDED = {
+    "host.our_folder": ["host.console", "host.our_folder", "host.remove_trees", "loader"],
+    "host.put_secret": ["host.console", "host.our_folder", "host.put_secret", "host.remove_trees", "loader"],
+    "host.pull_image": [
+        "host.console",
+        "host.dockerd",
+        "host.our_folder",
+        "host.pull_image",
+        "host.remove_trees",
+        "loader",
+    ],
+    "rank.start": [
+        *("gid.lookup", "gid.members", "gid.sysfs", "gid.table", "hub.files", "rank.effort_edit", "rank.start"),
+    ],
+}
+KEY = "it's\"a-$key`"
+
+
+def on_stdin(text: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """The text as a node's Python reads it; away from this project, so that no file of it is found."""
+    return subprocess.run(
+        [sys.executable, "-IS", "-", *arguments],
+        input=text,
+        env={"PATH": "/usr/bin:/bin", **env},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+
+
+@pytest.mark.parametrize(("name", "modules"), NEEDED.items())
+def test_a_script_is_sent_with_the_modules_it_imports_and_no_other(name: str, modules: list[str]):
+    assert re.findall(r"^sources\['(.*?)'\] = ", payload(name), re.MULTILINE) == sorted(modules)
+
+
+@pytest.mark.parametrize("name", sorted({each.partition(".")[0] for each in MODULES}))
+def test_no_folder_of_scripts_node_hides_a_module_of_the_standard_library(name: str):
+    assert name not in sys.stdlib_module_names
+
+
+def test_a_sent_script_runs_with_its_imports_embedded(tmp_path: Path):
+    made = on_stdin(
+        payload("host.our_folder"),
+        json.dumps({"action": "make", "new": False, "stack": "dev", "hf_cache": "~/hf"}),
+        HOME=str(tmp_path),
+    )
+    assert made.stderr == ""
+    folder = Path(json.loads(made.stdout)["folder"])
+    put = on_stdin(
+        environment_payload("host.put_secret", {"SPARK_SECRET": KEY}),
+        json.dumps({"stack": "dev", "name": "api_key"}),
+        HOME=str(tmp_path),
+    )
+    assert put.returncode == 0, put.stderr
+    assert (folder / "secrets/api_key").read_text() == KEY
+
+
+def test_a_secret_of_any_characters_arrives_as_it_is(tmp_path: Path):
+    """As JSON, what lies beyond 16 bits would be two halves in Python."""
+    put = on_stdin(
+        environment_payload("host.put_secret", {"SPARK_SECRET": "\U0001f511"}),
+        json.dumps({"stack": "dev", "name": "k"}),
+    )
+    assert put.returncode == 1 and put.stderr.startswith("k must be one word of printable ASCII")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_of_scripts_node_can_be_sent(name: str):
+    text = payload(name)
+    compile(text, name, "exec")
+    assert max(map(len, text.splitlines())) < 1 << 16, "a longer line has hung pulumi-command"
+
+
+def test_a_sent_script_that_refuses_fails():
+    ended = on_stdin(payload("gid.lookup"), "{}")
+    assert ended.returncode == 1 and "inputs" in ended.stderr
+
+
+TARGET, RESOLVED = Target("lab-head"), Resolved("203.0.113.7", "ops", 22, [], [])
+
+
+def test_a_script_that_ran_hands_back_its_stdout(recorder: Recorder):
+    recorder.answer("ssh", "cat >&2; echo found")
+    assert run_script(TARGET, RESOLVED, "gid.lookup", {"fabric_ip": "198.51.100.1"}, timeout_s=7) == "found\n"
+    [call] = recorder.calls("ssh")
+    assert call[-2:] == ["lab-head", """timeout -k 10 7 python3 -I - '{"fabric_ip":"198.51.100.1"}'"""]
+    assert call[call.index("-o") + 1] == "BatchMode=yes"
+
+
+@pytest.mark.parametrize(
+    ("does", "words"),
+    [
+        (
+            "echo 'Warning: x' >&2; echo 'connect to host 203.0.113.7 port 22: No route to host' >&2; exit 255",
+            "SSH to lab-head (ops@203.0.113.7 port 22) failed before gid.lookup: connect to host 203.0.113.7 port 22: "
+            "No route to host: switch the node on, check the cable of its management network, or try `ssh` by hand",
+        ),
+        ("exit 255", "SSH to lab-head (ops@203.0.113.7 port 22) failed before gid.lookup: no reason given: "),
+        ("exit 124", "gid.lookup on lab-head was ended after 7 s: is the node overloaded?"),
+        ("echo 'no table' >&2; exit 4", "gid.lookup on lab-head ended with 4: no table"),
+        ("exit 127", "gid.lookup on lab-head ended with 127: no words"),
+    ],
+)
+def test_a_script_that_failed_names_node_and_step(does: str, words: str, recorder: Recorder):
+    recorder.answer("ssh", does)
+    with pytest.raises(SshError) as caught:
+        run_script(TARGET, RESOLVED, "gid.lookup", {}, timeout_s=7)
+    assert str(caught.value).startswith(words)
+
+
+def test_a_node_that_never_answers_is_given_up_and_named(monkeypatch: pytest.MonkeyPatch):
+    def late(*_: object, timeout: float, **__: object) -> None:
+        raise subprocess.TimeoutExpired("ssh", timeout)
+
+    monkeypatch.setattr(subprocess, "run", late)
+    with pytest.raises(SshError, match=r"gid\.lookup on lab-head gave no answer within 27 s"):
+        run_script(TARGET, RESOLVED, "gid.lookup", {}, timeout_s=7)

@@ -1,0 +1,265 @@
+"""How a node is reached: the ssh program's own configuration, and what pulumi-command's client is told of it."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from components.ssh.target import (
+    Resolved,
+    SshError,
+    Target,
+    agent_keys,
+    host_key,
+    key_file,
+    parse_settings,
+    public_key,
+    resolve,
+    ssh_argv,
+)
+from tests.unit.executables import Recorder
+
+
+def resolved(**changed: object) -> Resolved:
+    values = {"host": "203.0.113.7", "user": "ops", "port": 22, "identity_files": [], "known_hosts_files": []}
+    return Resolved(**{**values, **changed})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "url"),
+    [
+        ("worker", Target("worker"), "ssh://worker"),
+        ("ops@worker", Target("worker", "ops"), "ssh://ops@worker"),
+        ("ops@worker:2222", Target("worker", "ops", 2222), "ssh://ops@worker:2222"),
+        ("ops@[2001:db8::2]:2222", Target("2001:db8::2", "ops", 2222), "ssh://ops@[2001:db8::2]:2222"),
+        ("[2001:db8::2]", Target("2001:db8::2"), "ssh://[2001:db8::2]"),
+    ],
+)
+def test_a_target_is_taken_apart_once(text: str, target: Target, url: str):
+    assert Target.parse(text) == target
+    assert target.url == url
+
+
+@pytest.mark.parametrize("text", ["", "a b", "ops@", "a@b@c", "worker:port", "2001:db8::2", "-oX=y z"])
+def test_a_text_that_is_no_target_is_refused(text: str):
+    with pytest.raises(ValueError):
+        Target.parse(text)
+
+
+def test_a_command_never_prompts_never_waits_without_a_limit_and_never_takes_an_unknown_host():
+    """B2."""
+    assert ssh_argv(Target("worker", "ops", 2222), "true", multiplexed=True) == [
+        "ssh",
+        *("-o", "BatchMode=yes"),
+        *("-o", "StrictHostKeyChecking=yes"),
+        *("-o", "ConnectTimeout=8"),
+        *("-o", "ServerAliveInterval=5"),
+        *("-o", "ServerAliveCountMax=3"),
+        "-T",
+        *("-l", "ops", "-p", "2222", "worker"),
+        "true",
+    ]
+
+
+def test_calls_share_a_connection_unless_the_users_configuration_does_so_already():
+    shared = ssh_argv(Target("worker", config=Path("lab/ssh_config")), "true", multiplexed=False)
+    assert shared[:3] == ["ssh", "-F", "lab/ssh_config"]
+    assert "ControlMaster=auto" in shared and "ControlPath=~/.ssh/spark-%C" in shared
+    assert not any("Control" in word for word in ssh_argv(Target("worker"), "true", multiplexed=True))
+
+
+CONFIG = """
+Host spark-b
+  HostName 203.0.113.7
+  User ops
+  Port 2222
+  IdentityFile /keys/one
+  IdentityFile /keys/two
+  UserKnownHostsFile /keys/known_hosts
+  HostKeyAlias spark-b.example.net
+  ProxyJump jump@198.51.100.9:2200
+  ControlMaster auto
+  ControlPath /run/spark-%C
+"""
+
+
+def test_an_alias_of_the_ssh_configuration_is_what_the_ssh_program_makes_of_it(tmp_path: Path):
+    """B11, B12: port, user, identity and host key alias, without a connection."""
+    config = tmp_path / "ssh_config"
+    config.write_text(CONFIG)
+    found = resolve(Target("spark-b", config=config))
+    assert (found.host, found.user, found.port) == ("203.0.113.7", "ops", 2222)
+    assert found.identity_files == [Path("/keys/one"), Path("/keys/two")]
+    assert Path("/keys/known_hosts") in found.known_hosts_files
+    assert found.host_key_alias == "spark-b.example.net"
+    assert Target.parse(found.proxy_jump or "") == Target("198.51.100.9", "jump", 2200)
+    assert found.multiplexed
+
+
+def test_a_control_path_without_a_master_shares_no_connection(tmp_path: Path):
+    config = tmp_path / "ssh_config"
+    config.write_text(CONFIG.replace("  ControlMaster auto\n", ""))
+    assert not resolve(Target("spark-b", config=config)).multiplexed
+
+
+def test_what_the_target_says_itself_wins_over_the_configuration(tmp_path: Path):
+    config = tmp_path / "ssh_config"
+    config.write_text(CONFIG)
+    found = resolve(Target("spark-b", "root", 22, config))
+    assert (found.user, found.port) == ("root", 22)
+
+
+def test_a_broken_ssh_configuration_is_an_error_with_sshs_own_words(tmp_path: Path):
+    config = tmp_path / "ssh_config"
+    config.write_text("Prot 22\n")
+    with pytest.raises(SshError) as caught:
+        resolve(Target("spark-b", config=config))
+    text = str(caught.value)
+    assert text.startswith("ssh -G spark-b failed: ") and text.endswith(": mend the SSH configuration")
+    assert "bad configuration option: prot" in text.lower()
+
+
+def test_none_and_false_of_sshs_answer_are_nothing():
+    found = parse_settings(
+        "hostname h\nuser u\nport 22\nidentityfile none\nproxyjump none\ncontrolpath none\ncontrolmaster false\n"
+        "identityagent none\nuserknownhostsfile /a /b\nglobalknownhostsfile none\n"
+    )
+    assert found == Resolved("h", "u", 22, [], [Path("/a"), Path("/b")])
+
+
+# --- the host key (B12, P5) ---
+
+ED25519 = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEz6cLhIsSzuxTbzFRPyS7DRKKgvq6mpXr0Vm+pnTXn1"
+RSA = "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAgQC7"
+
+
+def known(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "known_hosts"
+    file.write_text(text)
+    return file
+
+
+def test_the_known_key_of_a_node_is_found_ed25519_first(tmp_path: Path):
+    file = known(tmp_path, f"203.0.113.7 {RSA} old\n203.0.113.7 {ED25519}\n203.0.113.8 {RSA}\n")
+    assert host_key(resolved(known_hosts_files=[tmp_path / "absent", file])) == ED25519
+
+
+@pytest.mark.parametrize(
+    ("line", "port", "alias"),
+    [
+        ("[203.0.113.7]:2222", 2222, None),
+        ("spark-b", 22, "spark-b"),
+        # ssh looks an alias up as it is, whatever the port
+        ("spark-b", 2222, "spark-b"),
+    ],
+)
+def test_a_key_is_known_under_the_name_that_ssh_looks_up(line: str, port: int, alias: str | None, tmp_path: Path):
+    file = known(tmp_path, f"{line} {ED25519}\n")
+    assert host_key(resolved(port=port, host_key_alias=alias, known_hosts_files=[file])) == ED25519
+
+
+def test_a_key_of_another_port_is_another_machine(tmp_path: Path):
+    file = known(tmp_path, f"203.0.113.7 {ED25519}\n")
+    with pytest.raises(SshError) as caught:
+        host_key(resolved(port=2222, known_hosts_files=[file]))
+    assert str(caught.value) == (
+        f"the host key of [203.0.113.7]:2222 is in none of {file}, so nobody could tell the node from another machine: "
+        "connect once with `ssh -p 2222 ops@203.0.113.7` and compare the fingerprint"
+    )
+
+
+def test_a_revoked_key_is_not_known(tmp_path: Path):
+    file = known(tmp_path, f"@revoked 203.0.113.7 {ED25519}\n")
+    with pytest.raises(SshError, match="in none of"):
+        host_key(resolved(known_hosts_files=[file]))
+
+
+def test_a_hashed_name_is_found(tmp_path: Path):
+    file = known(tmp_path, f"203.0.113.7 {ED25519}\n")
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(file)], check=True, capture_output=True)
+    assert "203.0.113.7" not in file.read_text()
+    assert host_key(resolved(known_hosts_files=[file])) == ED25519
+
+
+# --- the user's key: the agent before a file (P4) ---
+
+
+@pytest.fixture(scope="session")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Key files by passphrase."""
+    folder = tmp_path_factory.mktemp("keys")
+
+    def make(passphrase: str) -> Path:
+        file = folder / f"id{len(passphrase)}"
+        if not file.exists():
+            words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", "test", "-f", str(file)]
+            subprocess.run(words, check=True, capture_output=True)
+        return file
+
+    return make
+
+
+def public(file: Path) -> str:
+    return " ".join(file.with_suffix(".pub").read_text().split()[:2])
+
+
+@pytest.fixture
+def agent(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """agent(*public keys) makes an ssh-add that lists them."""
+
+    def holds(*listed: str) -> None:
+        monkeypatch.setenv("SSH_AUTH_SOCK", "/run/agent")
+        lines = "".join(f"{key} comment\\n" for key in listed)
+        recorder.answer("ssh-add", f"printf '{lines}'" if listed else "echo 'The agent has no identities.'; exit 1")
+
+    return holds
+
+
+def test_a_key_that_the_agent_holds_is_not_read_from_its_file(agent: Callable[..., None], keys: Callable[[str], Path]):
+    file = keys("")
+    agent(public(file))
+    assert key_file(resolved(identity_files=[file])) is None
+
+
+def test_an_agent_with_other_keys_leaves_the_configured_file(agent: Callable[..., None], keys: Callable[[str], Path]):
+    file = keys("")
+    agent(ED25519)
+    assert key_file(resolved(identity_files=[file.with_name("absent"), file])) == file
+
+
+def test_an_agent_serves_where_no_file_does(agent: Callable[..., None], keys: Callable[[str], Path]):
+    agent(ED25519)
+    assert key_file(resolved(identity_files=[])) is None
+    assert key_file(resolved(identity_files=[keys("secret")])) is None
+
+
+def test_without_an_agent_the_first_key_without_a_passphrase_is_used(
+    keys: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    locked, file = keys("secret"), keys("")
+    assert public_key(locked) is None
+    assert key_file(resolved(identity_files=[locked, file])) == file
+
+
+def test_no_usable_key_is_refused_with_the_files_tried(keys: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    locked = keys("secret")
+    with pytest.raises(SshError) as caught:
+        key_file(resolved(identity_files=[locked]))
+    assert str(caught.value) == (
+        f"no usable SSH key for ops@203.0.113.7: no agent answers, and {locked} is missing or has a passphrase: "
+        "load the key with ssh-add"
+    )
+
+
+def test_an_agent_without_keys_or_without_an_answer_holds_none(agent: Callable[..., None], recorder: Recorder):
+    agent()
+    assert agent_keys(resolved()) == []
+
+
+def test_the_agent_of_the_ssh_configuration_is_asked(recorder: Recorder, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    recorder.answer("ssh-add", 'echo "ssh-ed25519 $SSH_AUTH_SOCK"')
+    assert agent_keys(resolved(identity_agent="/run/other")) == ["ssh-ed25519 /run/other"]

@@ -1,0 +1,235 @@
+"""What a rank's own lines say about its start: vLLM 0.25's, 0.33's, and rank.py's."""
+
+import pytest
+
+from components.start.rank_log import RankLog
+
+CORE = "(EngineCore pid=13) INFO 12-01 01:04:22 "
+WORKER = "(Worker_TP0 pid=22) INFO 12-01 01:03:26 "
+MEETING = (
+    "(Worker pid=22) INFO 12-01 01:03:19 [parallel_state.py:1607] world_size=2 rank=0 local_rank=0 "
+    "distributed_init_method=tcp://192.168.100.1:25000 backend=nccl"
+)
+PINNED = (
+    f"{WORKER}[gpu_worker.py:459] Initial free memory 117.3 GiB, reserved 17.0 GiB memory for KV Cache as specified by "
+    "kv_cache_memory_bytes config and skipped memory profiling."
+)
+START: list[tuple[str, str]] = [
+    ("spark: rank 0 starts", "head proves fabric and checkpoint"),
+    ("spark: fabric rocep1s0f1 on enp1s0f1np1, GID index 3", "head proves fabric and checkpoint"),
+    ("spark: starting the engine: vllm serve deepseek-ai/DeepSeek-V4-Flash-DSpark", "head starts the engine"),
+    (f"{CORE}[core.py:114] Initializing a V1 LLM engine (v0.25.1) with config: model='/x'", "head starts the engine"),
+    (MEETING, "head waits at the rendezvous"),
+    (
+        "(Worker pid=22) INFO 12-01 01:03:26 [parallel_state.py:1942] rank 0 in world size 2 is assigned as DP rank 0, "
+        "PP rank 0, PCP rank 0, TP rank 0, EP rank N/A, EPLB rank N/A",
+        "head has met the other ranks",
+    ),
+    (f"{WORKER}[model_runner.py:281] Loading model from scratch...", "head loads shards"),
+    (
+        "(Worker_TP0 pid=22) Loading safetensors checkpoint shards:   0% Completed | 0/48 [00:00<?, ?it/s]",
+        "head loads shards 0/48",
+    ),
+    (
+        "\x1b[1;36mLoading safetensors checkpoint shards:  50% Completed | 24/48 [01:30<01:30,  3.75s/it]\x1b[0m",
+        "head loads shards 24/48",
+    ),
+    (f"{WORKER}[default_loader.py:430] Loading weights took 181.20 seconds", "head has loaded its shards"),
+    (f"{WORKER}[model_runner.py:302] Model loading took 78.41 GiB and 183.400000 seconds", "head profiles memory"),
+    (f"{WORKER}[gpu_worker.py:538] Available KV cache memory: 17.21 GiB", "head sizes the KV pool"),
+    (f"{CORE}[kv_cache_utils.py:2146] GPU KV cache size: 2,555,830 tokens", "head sizes the KV pool"),
+    (
+        f"{CORE}[kv_cache_utils.py:2147] Maximum concurrency for 1,048,576 tokens per request: 2.44x",
+        "head sizes the KV pool",
+    ),
+    ("2026-11-30 07:31:02 - INFO - [Autotuner]: Autotuning process starts ...", "head tunes kernels"),
+    (
+        "(Worker_TP0 pid=22) Capturing CUDA graphs (PIECEWISE):  50%|#####     | 3/6 [00:02<00:02,  1.2it/s]",
+        "head captures graphs 3/6",
+    ),
+    ("(Worker_TP0 pid=22) Capturing dspark CUDA graphs (FULL):  17%|#6        | 1/6", "head captures graphs 1/6"),
+    (
+        f"{WORKER}[model_runner.py:722] Graph capturing finished in 9 secs, took 0.61 GiB",
+        "head has captured its graphs",
+    ),
+    (
+        f"{CORE}[core.py:344] init engine (profile, create kv cache, warmup model) took 56.63 s",
+        "head starts the API",
+    ),
+    ("(APIServer pid=1) INFO:     Application startup complete.", "head serves"),
+]
+BEFORE_SHARDS, HALF_LOADED = START[7][0], START[8][0]
+
+
+def test_a_start_is_told_phase_by_phase_with_its_progress():
+    log = RankLog("head")
+    assert str(log) == "head is created"
+    told = []
+    for line, _ in START:
+        log.feed(f"{line}\n")
+        told.append(str(log))
+    assert told == [phase for _, phase in START]
+    assert log.serves
+
+
+def test_the_numbers_are_the_engines_own():
+    log = RankLog("head")
+    for line, _ in START:
+        log.feed(line)
+    assert (log.kv_memory_gib, log.kv_tokens, log.context_tokens, log.max_concurrency) == (
+        17.21,
+        2_555_830,
+        1_048_576,
+        2.44,
+    )
+
+
+def test_newer_engines_say_pool_and_concurrency_in_one_line():
+    """vLLM 0.33."""
+    log = RankLog("head")
+    log.feed(
+        "INFO 11-30 07:31:02 [kv_cache_utils.py:1812] GPU KV cache size: 2,331,430 tokens, "
+        "Maximum concurrency for 1,048,576 tokens per request: 2.22x"
+    )
+    assert (log.kv_tokens, log.context_tokens, log.max_concurrency) == (2_331_430, 1_048_576, 2.22)
+
+
+def test_numbers_without_thousands_separators_are_numbers_too():
+    log = RankLog("head")
+    log.feed("GPU KV cache size: 2555830 tokens")
+    assert log.kv_tokens == 2_555_830
+
+
+def test_a_worker_is_told_as_it_goes_although_it_counts_no_shards_and_no_graphs():
+    log = RankLog("worker")
+    told = []
+    for line in (
+        "INFO 12-01 01:02:53 [serve.py:212] Launching vLLM (v0.25.1) headless multiproc executor, with head node "
+        "address 192.168.100.1:25000 for torch.distributed process group.",
+        MEETING.replace("rank=0", "rank=1", 1),
+        "(Worker pid=9) INFO 12-01 01:03:26 [parallel_state.py:1942] rank 1 in world size 2 is assigned as DP rank 0",
+        "(Worker_TP1 pid=9) INFO 12-01 01:03:26 [cpu_model_runner.py:128] Starting to load model /x...",
+        "(Worker_TP1 pid=9) INFO 12-01 01:03:26 [default_loader.py:430] Loading weights took 0.03 seconds",
+    ):
+        log.feed(line)
+        told.append(log.phase)
+    assert told == [
+        "is created",
+        "waits at the rendezvous",
+        "has met the other ranks",
+        "loads shards",
+        "has loaded its shards",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "gib"),
+    [
+        (PINNED, 17.0),
+        ("(Worker_TP0 pid=22) INFO [cpu_worker.py:235] Explicitly set (0.06/22.21) GiB for KV cache on node 0.", 0.06),
+    ],
+)
+def test_a_pool_of_a_given_size_is_a_pool_too(line: str, gib: float):
+    log = RankLog("head")
+    log.feed(line)
+    assert (log.phase, log.kv_memory_gib) == ("sizes the KV pool", gib)
+
+
+# What a head printed whose worker had been killed while nobody asked anything: nothing, and with the next request this.
+LOST_WORKER = """\
+(APIServer pid=1) INFO 12-01 01:12:48 [loggers.py:273] Engine 000: Avg prompt throughput: 0.0 tokens/s
+(Worker_TP0 pid=24) ERROR 12-01 01:13:14 [multiproc_executor.py:1004] WorkerProc hit an exception.
+(Worker_TP0 pid=24) ERROR 12-01 01:13:14 [multiproc_executor.py:1004] Traceback (most recent call last):
+(Worker_TP0 pid=24) ERROR 12-01 01:13:14 [multiproc_executor.py:1004]     work.wait()
+(Worker_TP0 pid=24) ERROR 12-01 01:13:14 [multiproc_executor.py:1004] RuntimeError: \
+[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [192.168.100.2]:49283
+(EngineCore pid=14) ERROR 12-01 01:13:14 [core.py:1233] EngineCore encountered a fatal error.
+(EngineCore pid=14) ERROR 12-01 01:13:14 [core.py:1233] RuntimeError: Worker failed with error '...', please check
+(APIServer pid=1) ERROR 12-01 01:13:14 [async_llm.py:704] vllm.v1.engine.exceptions.EngineDeadError: EngineCore \
+encountered an issue. See stack trace (above) for the root cause.
+(EngineCore pid=14) (APIServer pid=1) INFO:     127.0.0.1:45298 - "POST /v1/chat/completions HTTP/1.1" 500 Internal \
+Server Error
+(APIServer pid=1) INFO:     Finished server process [1]
+""".splitlines()
+
+
+def test_the_first_exception_of_a_start_is_kept_and_not_its_consequences():
+    log = RankLog("head")
+    for line in LOST_WORKER:
+        log.feed(line)
+    assert log.first_error == (
+        "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer "
+        "[192.168.100.2]:49283"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("(APIServer pid=1) OSError: [Errno 98] Address already in use", "OSError: [Errno 98] Address already in use"),
+        ("ERROR 12-01 01:32:37 [multiproc_executor.py:898] ValueError: Available", "ValueError: Available"),
+        ("Exception: WorkerProc initialization failed", "Exception: WorkerProc initialization failed"),
+        ("(APIServer pid=1) ERROR 12-01 01:04:55 [serving.py:222] Error with model error=ErrorInfo(message='x')", None),
+        (
+            "(Worker_TP0 pid=24) ERROR 12-01 01:26:51 [parallel_state.py:2205] Error ignored in is_in_the_same_node: x",
+            None,
+        ),
+        ("  warnings.warn('resource_tracker: There appear to be 1 leaked')", None),
+    ],
+)
+def test_an_exception_is_known_behind_every_prefix_of_the_engine(line: str, error: str | None):
+    log = RankLog("head")
+    log.feed(line)
+    assert log.first_error == error
+
+
+def test_what_a_container_said_in_an_earlier_start_is_not_about_this_one():
+    log = RankLog("head")
+    for line in (*LOST_WORKER, "(APIServer pid=1) INFO:     Application startup complete.", START[0][0]):
+        log.feed(line)
+    assert (log.first_error, log.serves, list(log.tail)) == (None, False, [START[0][0]])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "INFO:     127.0.0.1:50412 - 'GET /health HTTP/1.1' 200 OK",
+        "SpecDecoding metrics: Mean acceptance length: 2.58",
+        "",
+        "   ",
+        "\x1b[0m",
+    ],
+)
+def test_a_line_that_tells_nothing_new_changes_nothing(line: str):
+    log = RankLog("head")
+    log.feed(HALF_LOADED)
+    assert log.feed(line) is False
+    assert str(log) == "head loads shards 24/48"
+
+
+def test_only_news_counts_as_a_change():
+    log = RankLog("head")
+    assert [log.feed(BEFORE_SHARDS), log.feed(BEFORE_SHARDS), log.feed(HALF_LOADED)] == [True, False, True]
+
+
+def test_a_rank_that_serves_still_serves_when_a_request_tunes_a_kernel():
+    log = RankLog("head")
+    log.feed("INFO:     Application startup complete.")
+    log.feed("flashinfer: Autotuning fused_moe for 32 tokens")
+    assert log.serves
+
+
+def test_the_cause_above_the_tracebacks_of_every_process_is_kept():
+    """vLLM's worker, core and API process each print a traceback after the cause."""
+    log = RankLog("head")
+    log.feed("torch.OutOfMemoryError: CUDA out of memory.")
+    for number in range(300):
+        log.feed(f'  File "vllm/v1/engine/core.py", line {number}, in step')
+    assert log.tail[0] == "torch.OutOfMemoryError: CUDA out of memory."
+
+
+def test_a_rank_that_talks_for_days_does_not_fill_the_memory():
+    log = RankLog("head")
+    for number in range(5000):
+        log.feed(f"line {number}")
+    assert len(log.tail) <= 1000 and log.tail[-1] == "line 4999"
