@@ -1,16 +1,9 @@
 """The stack's outputs: what a person and a script ask of a running pair."""
 
-from collections.abc import Sequence
-
 import pulumi
 
-from components.checkpoint import Checkpoint
-from components.fabric import Fabric
-from components.facts.generation import Generation
-from components.nfs import NfsCheckpoint
-from components.node import Node
-from components.readiness import Readiness
 from components.settings.cluster import ClusterSettings
+from components.stack import SparkPair
 
 
 def api_host(cluster: ClusterSettings) -> str:
@@ -21,25 +14,20 @@ def api_host(cluster: ClusterSettings) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def export(
-    cluster: ClusterSettings,
-    nodes: Sequence[Node],
-    fabrics: Sequence[Fabric],
-    checkpoints: Sequence[Checkpoint | NfsCheckpoint],
-    generation: Generation,
-    readiness: Readiness,
-) -> None:
-    by_role = list(zip(nodes, fabrics, strict=True))
+def export(pair: SparkPair) -> None:
+    cluster, report = pair.cluster, pair.readiness.report
+    by_role = list(zip(pair.nodes, pair.fabrics, strict=True))
+    checkpoints = zip(pair.nodes, pair.checkpoints, strict=True)
     pulumi.export("api_url", f"http://{api_host(cluster)}:{cluster.engine.port}/v1")
     pulumi.export("models", list(cluster.engine.served_model_name))
-    pulumi.export("kv_pool", readiness.report.apply(kv_pool))
+    pulumi.export("kv_pool", report.apply(kv_pool))
     pulumi.export("gid_index", {node.role: fabric.gid_index for node, fabric in by_role})
     pulumi.export("hca", {node.role: fabric.hca for node, fabric in by_role})
     pulumi.export("image", cluster.image.pinned)
     pulumi.export("model", {"repo": cluster.checkpoint.repo, "revision": cluster.checkpoint.revision})
-    pulumi.export("checkpoint", {node.role: copy.whole for node, copy in zip(nodes, checkpoints, strict=True)})
-    pulumi.export("generation", generation.name)
-    pulumi.export("start", readiness.report.apply(start))
+    pulumi.export("checkpoint", {node.role: copy.whole for node, copy in checkpoints})
+    pulumi.export("generation", pair.generation.name)
+    pulumi.export("start", report.apply(start))
 
 
 def kv_pool(report: dict[str, object]) -> dict[str, object]:
