@@ -19,7 +19,7 @@ PAIR_KEY = "spark_pair"
 
 
 def prepare(place: Place, nodes: tuple[Node, ...] = NODES) -> None:
-    """Make what is missing of keys, known_hosts, ssh_config and the nodes' seeds. Existing keys are kept."""
+    """Write keys, known_hosts, ssh_config and the nodes' seeds. Existing keys are kept."""
     place.root.mkdir(parents=True, exist_ok=True)
     place.keys.mkdir(mode=0o700, parents=True, exist_ok=True)
     make_control_folder(place)
@@ -37,21 +37,21 @@ def prepare(place: Place, nodes: tuple[Node, ...] = NODES) -> None:
 
 
 def make_control_folder(place: Place) -> None:
-    """The folder of ssh's sockets; LabError when someone else owns it."""
+    """Make the folder of ssh's sockets. Raises LabError if someone else owns it."""
     folder = place.control_sockets
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if found.st_uid != os.getuid() or found.st_mode & 0o077 or folder.is_symlink():
-        raise LabError(f"{folder} is not a folder that only this user may enter: remove it, the lab makes its own")
+    status = folder.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077 or folder.is_symlink():
+        raise LabError(f"{folder} is not a folder that only this user may enter: remove it, and the lab makes its own")
 
 
 def host_key(place: Place, node: Node) -> Path:
-    """The node's SSH host key; fixed for the life of the lab, so that known_hosts stays true over new nodes."""
+    """The node's SSH host key. It outlives the node, so that known_hosts stays true for the next one."""
     return place.keys / f"{node.name}_host"
 
 
 def seed(place: Place, node: Node) -> Path:
-    """Tar of what makes a new node this node; it is unpacked at the node's first boot."""
+    """A tar of what makes a new node this node, unpacked at its first boot."""
     return place.root / f"{node.name}.seed"
 
 
@@ -66,7 +66,7 @@ def known_hosts(place: Place, public: dict[Node, str]) -> str:
 
 
 def ssh_config(place: Place, nodes: tuple[Node, ...] = NODES) -> str:
-    """Configuration with a host for each node; every path in it is absolute."""
+    """An ssh configuration with a host for each node and only absolute paths."""
     blocks = ["# Written by `lab up`. The lab's nodes, user spark."]
     for node in nodes:
         address, port = place.ssh_address(node)
@@ -91,7 +91,7 @@ def ssh_config(place: Place, nodes: tuple[Node, ...] = NODES) -> str:
 
 
 def make_seed(place: Place, node: Node, nodes: tuple[Node, ...] = NODES) -> bytes:
-    """Tar of the files that make a new node `node`: its host key, who may enter, and the pair's key to each other."""
+    """A tar of what makes a new node `node`: its host key, who may log in, and the key that the pair shares."""
     ours = _public(place.key) + "\n"
     pair = _public(place.keys / PAIR_KEY) + "\n"
     pair_hosts = "".join(
@@ -121,10 +121,10 @@ def make_seed(place: Place, node: Node, nodes: tuple[Node, ...] = NODES) -> byte
 
 
 def ssh_command(place: Place, node: Node, *, user: str = "spark", shared: bool = True) -> list[str]:
-    """The ssh program with the lab's configuration, up to and including the host. `shared`: over ssh's multiplexing."""
+    """The ssh command with the lab's configuration, up to the host. `shared`: use ssh's multiplexing."""
     options = ["-F", str(place.ssh_config), "-o", f"User={user}"]
     if not shared:
-        # a master left behind by our call would keep the caller's pipe open
+        # a master that outlives our call would keep the caller's pipe open
         options += ["-o", "ControlPath=none", "-o", "ConnectTimeout=10"]
     return ["ssh", *options, node.alias]
 
@@ -132,9 +132,9 @@ def ssh_command(place: Place, node: Node, *, user: str = "spark", shared: bool =
 def run(
     place: Place, node: Node, command: list[str], *, user: str = "root", stdin: str = "", limit_s: float = 60
 ) -> subprocess.CompletedProcess[str]:
-    """`command` on the node over a connection of its own, as root unless told otherwise.
+    """Run `command` on the node over a connection of its own.
 
-    Its exit code raises nothing: 255 is ssh's own failure, 124 the wall-clock limit.
+    No exit code raises: 255 is ssh's own failure, 124 the wall-clock limit.
     """
     remote = shlex.join(command)
     line = [*ssh_command(place, node, user=user, shared=False), "--", remote]
@@ -145,16 +145,16 @@ def run(
 
 
 def demand(place: Place, node: Node, command: list[str], *, stdin: str = "", limit_s: float = 60) -> str:
-    """Stdout of `command` as root on the node; LabError with its words when it fails."""
+    """Run `command` as root on the node and return its stdout. Raises LabError with its output when it fails."""
     done = run(place, node, command, stdin=stdin, limit_s=limit_s)
     if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip()
-        raise LabError(f"{node.name}: `{shlex.join(command)}` ended with {done.returncode}: {said}")
+        reason = (done.stderr or done.stdout).strip()
+        raise LabError(f"{node.name}: `{shlex.join(command)}` ended with {done.returncode}: {reason}")
     return done.stdout
 
 
 def close_connections(place: Place, nodes: tuple[Node, ...] = NODES) -> None:
-    """End ssh's shared connections to the nodes: one that goes away or back in time knows nothing of them."""
+    """End ssh's shared connections to nodes that are about to stop or to go back in time."""
     if not place.ssh_config.exists():
         return
     for node in nodes:

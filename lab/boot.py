@@ -1,4 +1,4 @@
-"""From a started node to one that answers: ssh, then Docker, each with its own limit."""
+"""Waiting for a node to boot: for ssh, then for Docker, each with its own limit."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from lab.report import elapsed_s, say, wait_for
 
 SSH_LIMIT_S = 90
 DOCKER_LIMIT_S = 60
-"""On a node that is not emulated; `Boot.factor` times as long on one that is."""
+"""On a node that is not emulated. An emulated one gets `Boot.factor` times as long."""
 
 BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
 
-# not `docker info`: on an emulated machine that program alone takes seconds to start
+# not `docker info`: on an emulated machine the program alone takes seconds to start
 DOCKER_PING = "curl --silent --fail --max-time 20 --output /dev/null --unix-socket /run/docker.sock http://docker/_ping"
 
 
 def greets(place: Place, node: Node) -> bool:
-    """True when the node's SSH server speaks; QEMU itself accepts before the guest listens."""
+    """True when the node's SSH server sends its greeting. QEMU accepts connections before the guest listens."""
     try:
         with socket.create_connection(place.ssh_address(node), timeout=3) as connection:
             connection.settimeout(3)
@@ -39,20 +39,20 @@ def docker_answers(place: Place, node: Node, limit_s: float) -> bool:
 
 @dataclass(frozen=True)
 class Boot:
-    """One node's way up. `check_alive` raises LabError when no wait helps; `evidence` is for a limit that was hit."""
+    """One node while it boots. `check_alive` raises LabError if waiting is pointless; `evidence` explains a timeout."""
 
     place: Place
     node: Node
     check_alive: Callable[[], None]
     evidence: Callable[[], str]
     factor: float = 1.0
-    """How much longer a wait may take than on a machine of its own."""
+    """How much longer a wait may take than on real hardware."""
 
     def wait_ssh(self, *, restored: bool = False, unlike_boot: str | None = None) -> str:
-        """Wait until root can log in; the boot id then.
+        """Wait until root can log in, and return the boot id.
 
-        `unlike_boot`: only a boot with another id counts. `restored`: the node lives in the past, and is given the
-        control host's time as soon as it can be reached.
+        `unlike_boot`: only a boot with another id counts. `restored`: the node's clock is in the past, so it is set to
+        the control host's as soon as the node can be reached.
         """
         host, port = self.place.ssh_address(self.node)
 
@@ -74,7 +74,7 @@ class Boot:
 
         def answers() -> bool:
             self.check_alive()
-            # the node does the polling, one connection for 20 s of it
+            # the node itself polls, for 20 s a connection
             return docker_answers(self.place, self.node, limit_s=20)
 
         limit_s = DOCKER_LIMIT_S * self.factor

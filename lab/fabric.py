@@ -1,4 +1,4 @@
-"""The fabric between the nodes: its ports, its addresses, and their order, which decides the GID index."""
+"""The fabric between the nodes: its ports and addresses, whose order decides the GID index."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Port:
 
 
 def parse_ports(text: str) -> list[Port]:
-    """Ports of a node's fabric file, in its order."""
+    """The ports of a node's fabric file, in its order."""
     lines = [line.split() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return [Port(netdev, hca, mac, tuple(map(IPv4Interface, rest))) for netdev, hca, mac, *rest in lines]
 
 
 def shipped_ports(node: Node, root: Path = NODE_ROOT) -> list[Port]:
-    """Ports of `node` as a new node has them."""
+    """The ports of a new `node`."""
     return parse_ports((root / "etc" / "lab" / f"{node.name}.fabric").read_text())
 
 
 def parse_addresses(words: Sequence[str]) -> list[IPv4Interface]:
-    """IPv4 addresses in the order given, /24 where no length is; LabError names each that is none, and repeats."""
+    """IPv4 addresses in the given order, /24 unless given a length. LabError names every wrong or repeated one."""
     addresses: list[IPv4Interface] = []
     complaints: list[str] = []
     for word in words:
@@ -47,17 +47,17 @@ def parse_addresses(words: Sequence[str]) -> list[IPv4Interface]:
         except ValueError as problem:
             complaints.append(f"  {word}: {problem}")
             continue
-        if any(address.ip == known.ip for known in addresses):
-            complaints.append(f"  {word}: given twice, and one address has one row in the GID table")
+        if any(address.ip == earlier.ip for earlier in addresses):
+            complaints.append(f"  {word}: given twice, but an address has only one row in the GID table")
         addresses.append(address)
     if complaints:
-        raise LabError("addresses were refused:\n" + "\n".join(complaints))
+        raise LabError("these addresses are refused:\n" + "\n".join(complaints))
     return addresses
 
 
 def on_twin(address: IPv4Interface) -> IPv4Interface:
-    """The address that goes with `address` on the second port: the next /24, as 192.168.101.x goes with 192.168.100.x.
+    """The address beside `address` on the second port, in the next /24: 192.168.101.x beside 192.168.100.x.
 
-    Never a shorter prefix than that: both ports would claim the same network.
+    Its prefix is never shorter than /24, or both ports would claim the same network.
     """
     return IPv4Interface(f"{address.ip + 256}/{max(PREFIX, address.network.prefixlen)}")

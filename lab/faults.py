@@ -1,4 +1,4 @@
-"""Faults that the engine's stand-in plays, by rank; the hub serves this file to it."""
+"""Faults of the stand-in engine, by rank. They are in a file that the hub serves to the ranks."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ NONE = "none"
 
 
 def read(place: Place) -> dict[str, str]:
-    """Rank to fault."""
+    """The faults by rank."""
     try:
-        found: dict[str, str] = json.loads(place.faults.read_text())
+        faults: dict[str, str] = json.loads(place.faults.read_text())
     except FileNotFoundError:
         return {}
-    return found
+    return faults
 
 
 def put(place: Place, rank: int, name: str) -> None:
-    """Give a rank a fault, or `none`, from its next start on. LabError for a fault that does not exist."""
+    """Give a rank a fault, or `none`, from its next start on. Raises LabError for an unknown fault."""
     if name not in (*NAMES, NONE):
-        raise LabError(f"no fault {name!r}: there are {', '.join(NAMES)}, and {NONE}")
+        raise LabError(f"there is no fault {name!r}: the faults are {', '.join(NAMES)}, and {NONE}")
     faults = {key: value for key, value in read(place).items() if key != str(rank)}
     _write(place, faults if name == NONE else faults | {str(rank): name})
 
 
 def clear(place: Place) -> None:
-    """No rank has a fault."""
+    """Remove every rank's fault."""
     _write(place, {})
 
 
@@ -39,5 +39,5 @@ def _write(place: Place, faults: dict[str, str]) -> None:
     place.root.mkdir(parents=True, exist_ok=True)
     new: Path = place.faults.with_suffix(".new")
     new.write_text(json.dumps(faults, indent=1, sort_keys=True) + "\n")
-    # the hub reads at any moment: it sees the old faults or the new ones
+    # the hub may read at any moment: it sees either the old faults or the new ones
     os.replace(new, place.faults)

@@ -1,8 +1,7 @@
-"""Run on a node of the lab as user spark: what it is like now, as one JSON document on stdout.
+"""The state of a lab node as one JSON document on stdout. Runs on the node as user spark, standard library only.
 
-Keys: docker (server version or null), containers (names of the running), stopped (count of the others), sudo (true
-when `sudo -n` works), gids (HCA to [[row, address], ...] of its IPv4 rows), carrier (netdev to true/false). Standard
-library only.
+Keys: docker (server version or null), containers (names of the running ones), stopped (number of the others), sudo
+(true when `sudo -n` works), gids (for each HCA [[row, address], ...] of its IPv4 rows), carrier (netdev to true/false).
 """
 
 import http.client
@@ -14,7 +13,7 @@ from typing import Any
 
 
 class Docker(http.client.HTTPConnection):
-    """Docker's API on its socket: quicker than the docker program, which an emulated machine starts in seconds."""
+    """Docker's API on its socket. The docker program would take seconds to start on an emulated machine."""
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
@@ -23,7 +22,7 @@ class Docker(http.client.HTTPConnection):
 
 
 def docker(path: str) -> "Any":
-    """The document at `path` of Docker's API; None when there is no answer."""
+    """The document at `path` of Docker's API, or None if there is no answer."""
     connection = Docker("docker")
     try:
         connection.request("GET", path)
@@ -35,7 +34,7 @@ def docker(path: str) -> "Any":
 
 
 def ipv4_rows(table: Path) -> "list[tuple[int, str]]":
-    """Row and address of each IPv4 entry for RoCE v2 of a GID table."""
+    """The row number and address of each RoCE v2 row with an IPv4 address in a GID table."""
     rows = []
     for entry in sorted(table.iterdir(), key=lambda path: int(path.name)):
         words = entry.read_text().strip().split(":")
@@ -50,7 +49,7 @@ def ipv4_rows(table: Path) -> "list[tuple[int, str]]":
 
 
 def carrier(netdev: Path) -> bool:
-    """True when the link is up."""
+    """Whether the link is up."""
     try:
         return (netdev / "carrier").read_text().strip() == "1"
     except OSError:

@@ -1,4 +1,4 @@
-"""The pair of one place with its services: which kind of nodes it is, who may change it, and its way up and down."""
+"""The pair of one place and its services: which kind it is, who may change it, how it goes up and down."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from lab.report import LabError, elapsed_s, say
 
 LOCK_LIMIT_S = 900
 SERVICES_LIMIT_S = 1800
-"""The runtime image may have to be built."""
+"""Long enough to build the runtime image."""
 
 
 def of(place: Place) -> Nodes:
-    """The pair of this place. LabError for node-containers without root."""
+    """The pair of this place. Raises LabError for node-containers without root."""
     if place.kind == MACHINES:
         return MachinePair(place)
     docker.require_root()
@@ -32,11 +32,11 @@ def of(place: Place) -> Nodes:
 
 @contextmanager
 def locked(place: Place) -> Iterator[Nodes]:
-    """One command at a time may change the lab; the others wait for it, and say for which process."""
+    """Let one command at a time change the lab. The others wait for it and say which process they wait for."""
     place.root.mkdir(parents=True, exist_ok=True)
     with (place.root / "lock").open("a+") as lock:
         began = elapsed_s()
-        spoke = began - 10
+        last_line = began - 10
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -45,10 +45,10 @@ def locked(place: Place) -> Iterator[Nodes]:
                 lock.seek(0)
                 holder = lock.read().strip()
                 if elapsed_s() - began > LOCK_LIMIT_S:
-                    raise LabError(f"another lab command (pid {holder}) held the lab for {LOCK_LIMIT_S} s") from None
-                if elapsed_s() - spoke >= 10:
-                    spoke = elapsed_s()
-                    say(f"waiting for another lab command (pid {holder}) to end")
+                    raise LabError(f"another lab command (pid {holder}) still runs after {LOCK_LIMIT_S} s") from None
+                if elapsed_s() - last_line >= 10:
+                    last_line = elapsed_s()
+                    say(f"waiting for another lab command to end (pid {holder})")
                 time.sleep(0.2)
         lock.truncate(0)
         lock.write(str(os.getpid()))
@@ -57,7 +57,7 @@ def locked(place: Place) -> Iterator[Nodes]:
 
 
 def up(pair: Nodes, *, fresh: bool) -> None:
-    """Both nodes answer ssh and Docker, and the services run; whatever is there already stays."""
+    """Start the services and both nodes, and return when they answer. What already runs stays."""
     pair.place.write_down()
     access.prepare(pair.place)
     pair.prepare()
@@ -66,13 +66,13 @@ def up(pair: Nodes, *, fresh: bool) -> None:
 
 
 def reset(pair: Nodes, state: str) -> None:
-    """Both nodes as they were when `state` was kept, and the services run."""
+    """Bring both nodes back to the kept `state`, with the services running."""
     if state not in pair.states:
         kept = ", ".join(sorted(pair.states)) or "none"
         raise LabError(
-            f"no state `{state}` that these nodes can come back to; kept are: {kept}\n"
-            "  way out: lab/lab snapshot NAME keeps one, lab/lab up --fresh makes new nodes (a state of machines counts"
-            " only under the same QEMU and virtual hardware)"
+            f"there is no state `{state}` that these nodes can go back to; the kept states are: {kept}\n"
+            "  way out: lab/lab snapshot NAME keeps one, lab/lab up --fresh makes new nodes (a state of machines needs"
+            " the same QEMU and virtual hardware)"
         )
     pair.prepare()
     with _services_beside(pair.place):
@@ -80,19 +80,19 @@ def reset(pair: Nodes, state: str) -> None:
 
 
 def down(pair: Nodes, *, discard: bool) -> None:
-    """Nodes and services end."""
+    """End the services and both nodes."""
     _join(_services(pair.place, "stop"))
     pair.down(discard=discard)
 
 
 @contextmanager
 def _services_beside(place: Place) -> Iterator[None]:
-    """Registry and hub start while something else is done, and run when both have ended."""
+    """Start the registry and the hub while the body runs, and wait for them after it."""
     services = _services(place, "start")
     try:
         yield
     except BaseException:
-        # nobody holds the lab any more: what goes on alone would undo the next command
+        # this command gives up the lab: services that go on starting would get in the way of the next one
         services.terminate()
         services.wait()
         raise
@@ -100,7 +100,7 @@ def _services_beside(place: Place) -> Iterator[None]:
 
 
 def _services(place: Place, verb: str) -> subprocess.Popen[bytes]:
-    """`lab/services VERB` of this place, beside what else is done."""
+    """Begin `lab/services VERB` of this place."""
     environment = os.environ | {"SPARK_LAB": str(place.root)}
     return subprocess.Popen([str(SERVICES), verb], env=environment, stdin=subprocess.DEVNULL)
 
@@ -110,6 +110,6 @@ def _join(services: subprocess.Popen[bytes]) -> None:
         code = services.wait(timeout=SERVICES_LIMIT_S)
     except subprocess.TimeoutExpired:
         services.terminate()
-        raise LabError(f"lab/services: not within {SERVICES_LIMIT_S} s") from None
+        raise LabError(f"lab/services did not end within {SERVICES_LIMIT_S} s") from None
     if code != 0:
-        raise LabError(f"lab/services ended with {code}; its own words are above. The nodes stay as they are")
+        raise LabError(f"lab/services ended with exit code {code}; its output is above. The nodes stay as they are")

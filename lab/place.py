@@ -1,4 +1,4 @@
-"""Where one pair of the lab keeps its things, and the addresses that its nodes and the control host agree on."""
+"""Where one pair of the lab keeps its files, and the addresses of its nodes and of the control host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONTAINERS, MACHINES = "containers", "machines"
 KINDS = (CONTAINERS, MACHINES)
 
 PAIRS = 16
-"""Pairs that fit side by side: each has a /28 of 10.0.2.0/24."""
+"""How many pairs fit side by side: each has a /28 of 10.0.2.0/24."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Node:
 
     @property
     def alias(self) -> str:
-        """Its host name in the lab's ssh_config."""
+        """The node's host name in the lab's ssh_config."""
         return f"lab-{self.name}"
 
     def mac(self, port: int) -> str:
@@ -49,7 +49,7 @@ def peer(node: Node) -> Node:
 
 @dataclass(frozen=True)
 class Place:
-    """The folder of one pair, its kind of nodes, and its number among the pairs side by side. `root` is absolute."""
+    """One pair: its folder (`root`, absolute), its kind of nodes, and its number among the pairs side by side."""
 
     root: Path
     kind: str = CONTAINERS
@@ -57,11 +57,11 @@ class Place:
 
     @classmethod
     def of_environment(cls) -> Place:
-        """`$SPARK_LAB`, else `.lab/` of the checkout, with the kind and number that its first `up` wrote down."""
+        """The place in `$SPARK_LAB`, else `.lab/` of the checkout, with the kind and number of its first `up`."""
         return cls(Path(os.environ.get("SPARK_LAB") or CHECKOUT / ".lab").absolute()).as_made()
 
     def as_made(self) -> Place:
-        """This folder's pair as its `up` made it; as it is where none was made."""
+        """This place with the kind and number that its `up` wrote down; unchanged before the first `up`."""
         try:
             made = json.loads((self.root / "lab.json").read_text())
         except FileNotFoundError:
@@ -69,7 +69,7 @@ class Place:
         return replace(self, kind=made["nodes"], number=made["pair"])
 
     def write_down(self) -> None:
-        """Keep kind and number for the commands that follow, and the folder for whoever takes all pairs down."""
+        """Keep kind and number for later commands, and the folder for `make clean`, which takes all pairs down."""
         for folder in (self.root, shared() / "places"):
             folder.mkdir(parents=True, exist_ok=True)
         (shared() / "places" / self.identity).write_text(f"{self.root}\n")
@@ -77,17 +77,17 @@ class Place:
 
     @property
     def identity(self) -> str:
-        """Eight hex digits that no other lab on this host has: part of every name and label outside the folder."""
+        """Eight hex digits, different for each lab on this host: part of every name and label outside the folder."""
         return hashlib.sha256(bytes(self.root)).hexdigest()[:8]
 
     @property
     def control(self) -> str:
-        """Address under which the nodes reach the control host, for registry and hub."""
+        """The address at which the nodes reach the control host's registry and hub."""
         return f"10.0.2.{self._network + 2}"
 
     @property
     def services_address(self) -> str:
-        """Where registry and hub listen: QEMU's user network leads from `control` to the loopback interface."""
+        """Where registry and hub listen. QEMU's user network forwards `control` to the loopback interface."""
         return "127.0.0.1" if self.kind == MACHINES else self.control
 
     @property
@@ -115,12 +115,12 @@ class Place:
 
     @property
     def key(self) -> Path:
-        """Private key that opens both nodes, for spark and for root; one for all pairs of the checkout."""
+        """The private key that logs in to both nodes as spark and as root; all pairs of the checkout share it."""
         return shared() / "id_lab"
 
     @property
     def keys(self) -> Path:
-        """Folder of the nodes' own keys."""
+        """The folder of the nodes' own keys."""
         return shared() / "keys"
 
     @property
@@ -129,24 +129,24 @@ class Place:
 
     @property
     def cable(self) -> Path:
-        """Exists while the fabric's cable is out."""
+        """A file that exists while the fabric's cable is out."""
         return self.root / "cable-out"
 
     @property
     def control_sockets(self) -> Path:
-        """Folder of ssh's multiplexing sockets, outside `root`: a unix socket's path ends at 107 bytes."""
+        """The folder of ssh's multiplexing sockets, outside `root`: a unix socket's path has at most 107 bytes."""
         runtime = os.environ.get("XDG_RUNTIME_DIR", "")
         folder = Path(runtime if runtime and os.access(runtime, os.W_OK) else "/tmp")
         return folder / f"spark-lab-{os.getuid()}-{self.identity}"
 
 
 def shared() -> Path:
-    """What all pairs of this checkout have in common: keys, the registry's images, the lab's own Docker daemon."""
+    """The folder that all pairs of this checkout share: keys, the registry's images, the lab's own Docker daemon."""
     return Path(os.environ.get("SPARK_LAB_SHARED") or CHECKOUT / ".lab").absolute()
 
 
 def cache() -> Path:
-    """What is costly to make and shared by all checkouts of a user."""
+    """The folder of what is costly to build, shared by all checkouts of a user."""
     explicit = os.environ.get("SPARK_STACK_CACHE")
     if explicit:
         return Path(explicit).absolute()

@@ -1,4 +1,4 @@
-"""What the lab says while it works, and how it waits: always with a name, a limit and a sign of life."""
+"""Progress lines, and waits that always have a name, a limit and a sign of life."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _interrupted = threading.Event()
 
 
 class LabError(Exception):
-    """Something the lab cannot do: what was found, why it stops, the way out."""
+    """Something that the lab cannot do. The message says what it found, why that stops it, and the way out."""
 
 
 def elapsed_s() -> float:
@@ -33,7 +33,7 @@ def elapsed_s() -> float:
 
 
 def say(text: str) -> None:
-    """One progress line on stderr, with the seconds since the command began. Stdout is for answers."""
+    """Print one progress line on stderr, with the seconds since the command began. Stdout is for results."""
     with _writing:
         print(f"lab {elapsed_s():5.1f} s  {text}", file=sys.stderr, flush=True)
 
@@ -48,30 +48,30 @@ def wait_for(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> T:
-    """Ask `probe` until it gives a true value; LabError with the `evidence` after `limit_s`.
+    """Call `probe` until it returns a true value, and return that. Raises LabError with `evidence` after `limit_s`.
 
     `probe` may raise LabError to end the wait early.
     """
     began = clock()
-    spoke = began
+    last_line = began
     while not (answer := probe()):
         now = clock()
         if _interrupted.is_set():
             raise LabError(f"{what}: interrupted")
         if now - began >= limit_s:
-            found = evidence()
-            raise LabError(f"{what}: not within {limit_s:.0f} s" + (f"\n{found}" if found else ""))
-        if now - spoke >= SIGN_OF_LIFE_S:
-            spoke = now
+            details = evidence()
+            raise LabError(f"{what}: not within {limit_s:.0f} s" + (f"\n{details}" if details else ""))
+        if now - last_line >= SIGN_OF_LIFE_S:
+            last_line = now
             say(f"still waiting: {what} ({now - began:.0f} of at most {limit_s:.0f} s)")
         sleep(every_s)
     return answer
 
 
 def long_step(what: str, command: Sequence[str | Path], log: Path, *, limit_s: float) -> None:
-    """Run a program whose output goes to the end of `log`, with its last line as a sign of life.
+    """Run a program, append its output to `log`, and show its last line as a sign of life.
 
-    LabError with the log's end when it fails, is not installed, or does not end within `limit_s` seconds.
+    Raises LabError with the end of the log if the program fails, is missing, or takes more than `limit_s` seconds.
     """
 
     def tail(lines: int) -> str:
@@ -79,10 +79,10 @@ def long_step(what: str, command: Sequence[str | Path], log: Path, *, limit_s: f
         return "\n".join(f"  | {line[:160]}" for line in kept)
 
     say(what)
-    began = spoke = time.monotonic()
+    began = last_line = time.monotonic()
     with log.open("ab") as output:
         try:
-            # a group of its own: what it started ends with it
+            # in a group of its own, so that what it starts ends with it
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
@@ -100,25 +100,25 @@ def long_step(what: str, command: Sequence[str | Path], log: Path, *, limit_s: f
                 now = time.monotonic()
                 if now - began > limit_s:
                     raise LabError(f"{what}: not within {limit_s:.0f} s; the end of {log}:\n{tail(8)}")
-                if now - spoke >= SIGN_OF_LIFE_S:
-                    spoke = now
+                if now - last_line >= SIGN_OF_LIFE_S:
+                    last_line = now
                     say(f"{what}, {now - began:.0f} s so far: {tail(1).lstrip(' |')[:100]}")
         except BaseException:
             os.killpg(process.pid, signal.SIGTERM)
             process.wait()
             raise
     if code != 0:
-        raise LabError(f"{what}: ended with {code}; the end of {log}:\n{tail(12)}")
+        raise LabError(f"{what}: ended with exit code {code}; the end of {log}:\n{tail(12)}")
 
 
 def each(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """`work` on all items at the same time, results in order; LabError with every failure once all have ended."""
+    """Do `work` on all items at once, and return the results in order. LabError has every failure, once all ended."""
     with ThreadPoolExecutor(max_workers=8) as pool:
         futures = [pool.submit(work, item) for item in items]
         try:
             wait(futures)
         except KeyboardInterrupt:
-            # the waits in the threads end, instead of holding the terminal up to their limit
+            # end the waits in the threads, or they would hold the terminal up to their limits
             _interrupted.set()
             raise
     failures = [failure for future in futures if (failure := future.exception())]

@@ -1,4 +1,4 @@
-"""What the lab is like now, as a table; read with one connection a node."""
+"""The lab's state as a table, read over one connection to each node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLUMNS = ("node", "power", "ssh", "docker", "gid index", "fabric", "sudo", "con
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """One row of the table. `facts` is what node_status.py wrote, empty when it could not be asked."""
+    """One row of the table. `facts` is what node_status.py printed; empty if the node could not be asked."""
 
     node: Node
     power: str
@@ -33,7 +33,7 @@ class NodeStatus:
         return self.ssh and bool(self.facts.get("docker"))
 
     def cells(self) -> tuple[str, ...]:
-        """Words for COLUMNS."""
+        """The row's cells, in the order of COLUMNS."""
         if not self.facts:
             return (self.node.name, self.power, "yes" if self.ssh else "no", *["-"] * 5)
         running, stopped = self.facts["containers"], self.facts["stopped"]
@@ -51,17 +51,17 @@ class NodeStatus:
 
 
 def gid_indexes(node: Node, tables: dict[str, list[list[Any]]]) -> dict[str, str]:
-    """By HCA, in the fabric's order: the row with the node's own fabric address, `none` where no row has it."""
+    """For each HCA, in the fabric's order, the row with the node's own fabric address; `none` if no row has it."""
     own = {port.hca: str(port.addresses[-1].ip) for port in shipped_ports(node)}
     return {
-        hca: next((str(row) for row, address in tables[hca] if address == wanted), "none")
-        for hca, wanted in own.items()
+        hca: next((str(row) for row, address in tables[hca] if address == fabric_ip), "none")
+        for hca, fabric_ip in own.items()
         if hca in tables
     }
 
 
 def read(pair: Nodes, node: Node) -> NodeStatus:
-    """Ask one node."""
+    """The state of one node."""
     power = pair.power(node)
     if not pair.runs(node) or not boot.greets(pair.place, node):
         return NodeStatus(node, power)
@@ -72,7 +72,7 @@ def read(pair: Nodes, node: Node) -> NodeStatus:
 
 
 def services(pair: Nodes) -> tuple[bool, str]:
-    """Whether registry and hub run, and what lab/services says."""
+    """Whether the registry and the hub run, and what `lab/services status` prints."""
     environment = os.environ | {"SPARK_LAB": str(pair.place.root)}
     done = subprocess.run(
         [str(SERVICES), "status"],
@@ -87,21 +87,21 @@ def services(pair: Nodes) -> tuple[bool, str]:
 
 
 def table(rows: list[tuple[str, ...]]) -> str:
-    """Rows as columns, the first one the heading."""
+    """Rows as text in columns; the first row is the heading."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
     return "\n".join("  ".join(row).rstrip() for row in padded)
 
 
 def report(pair: Nodes) -> tuple[bool, str]:
-    """True when both nodes and the services are up; the whole text."""
-    found = each(lambda node: read(pair, node), NODES)
-    serving, words = services(pair)
-    lines = [table([COLUMNS, *(status.cells() for status in found)]), ""]
+    """Whether both nodes and the services are up, and the whole text."""
+    statuses = each(lambda node: read(pair, node), NODES)
+    serving, services_text = services(pair)
+    lines = [table([COLUMNS, *(status.cells() for status in statuses)]), ""]
     lines.append(f"nodes     {pair.about}, pair {pair.place.number}")
     lines.append(f"cable     {'out' if pair.place.cable.exists() else 'in'}")
     lines.append(f"states    {', '.join(sorted(pair.states)) or 'none'}")
     active = faults.read(pair.place)
     lines.append(f"faults    {', '.join(f'rank {rank} {name}' for rank, name in active.items()) or 'none'}")
-    lines.append("services  " + words.replace("\n", "\n          "))
-    return all(status.ready for status in found) and serving, "\n".join(lines)
+    lines.append("services  " + services_text.replace("\n", "\n          "))
+    return all(status.ready for status in statuses) and serving, "\n".join(lines)

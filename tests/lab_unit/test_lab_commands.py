@@ -1,4 +1,4 @@
-"""The lab's commands short of a node: words that are refused, faults, fabric addresses, waits, the status table."""
+"""The lab's commands without a node: refusals, faults, fabric addresses, waits, the status table."""
 
 import json
 import os
@@ -40,10 +40,10 @@ def test_an_address_without_a_length_is_a_24():
 def test_every_bad_address_is_named():
     with pytest.raises(LabError) as refusal:
         fabric.parse_addresses(["10.9.9.2", "10.9.9.300", "fe80::1", "10.9.9.2/16"])
-    words = str(refusal.value)
-    assert "10.9.9.300:" in words
-    assert "fe80::1:" in words
-    assert "10.9.9.2/16: given twice" in words
+    message = str(refusal.value)
+    assert "10.9.9.300:" in message
+    assert "fe80::1:" in message
+    assert "10.9.9.2/16: given twice" in message
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_fault_that_the_stand_in_does_not_know_is_refused_with_those_it_knows(
 
 @pytest.fixture(params=KINDS)
 def lab(tmp_path, monkeypatch, request):
-    """A lab of either kind that was never up, on a host without a Docker daemon."""
+    """A lab of each kind that was never up, on a host without a Docker daemon."""
     monkeypatch.setenv("SPARK_LAB", str(tmp_path / "lab"))
     monkeypatch.setenv("SPARK_LAB_SHARED", str(tmp_path / "lab"))
     monkeypatch.setenv("SPARK_STACK_CACHE", str(tmp_path / "cache"))
@@ -91,13 +91,13 @@ def lab(tmp_path, monkeypatch, request):
         (["fault", "2", "slow"], "RANK is 0 or 1"),
         (["fault", "clear", "slow"], "lab fault clear"),
         (["reset", "other"], "no state `other`"),
-        (["set", "head", "mem_available_gib=3"], "head does not run"),
+        (["set", "head", "mem_available_gib=3"], "head is not running"),
         (["snapshot", "clean"], "choose another name"),
-        (["ssh", "head", "true"], "head does not run: lab/lab up"),
+        (["ssh", "head", "true"], "head is not running: lab/lab up"),
         (["power-cut", "worker"], "worker is off already"),
         (["power-on", "worker"], "never started: lab/lab up"),
-        (["sudo", "head", "off"], "head does not run"),
-        (["addresses", "head"], "head does not run"),
+        (["sudo", "head", "off"], "head is not running"),
+        (["addresses", "head"], "head is not running"),
     ],
 )
 def test_a_command_that_cannot_work_says_why_and_the_way_out(lab, capsys, words, says):
@@ -126,7 +126,7 @@ def test_a_pair_of_one_kind_is_not_taken_for_the_other(lab, capsys, monkeypatch)
     monkeypatch.setattr("lab.pair.of", lambda place: SimpleNamespace(power=lambda node: "off"))
     other = next(kind for kind in KINDS if kind != lab.kind)
     assert cli.main(["up", "--nodes", other]) == 1
-    assert f"this lab's pair is of {lab.kind}" in capsys.readouterr().err
+    assert f"this lab's pair is made of {lab.kind}" in capsys.readouterr().err
 
 
 def test_pairs_side_by_side_share_no_address():
@@ -185,15 +185,15 @@ def test_a_gid_index_is_that_of_the_nodes_own_address_and_missing_ones_show():
 
 
 def clock(step: float):
-    """Time that passes by `step` whenever somebody looks."""
+    """A clock that goes on by `step` each time it is read."""
     now = -step
 
-    def look() -> float:
+    def read() -> float:
         nonlocal now
         now += step
         return now
 
-    return look
+    return read
 
 
 def test_a_wait_ends_at_its_limit_with_its_name_and_the_evidence():
@@ -205,11 +205,11 @@ def test_a_wait_ends_at_its_limit_with_its_name_and_the_evidence():
 
 def test_a_long_wait_gives_a_sign_of_life(capsys):
     answers = iter([None] * 30 + ["there"])
-    found = report.wait_for("head: ssh", lambda: next(answers), limit_s=60, sleep=lambda _: None, clock=clock(1))
-    assert found == "there"
-    said = capsys.readouterr().err
-    assert said.count("still waiting: head: ssh") == 3
-    assert "of at most 60 s" in said
+    answer = report.wait_for("head: ssh", lambda: next(answers), limit_s=60, sleep=lambda _: None, clock=clock(1))
+    assert answer == "there"
+    progress = capsys.readouterr().err
+    assert progress.count("still waiting: head: ssh") == 3
+    assert "of at most 60 s" in progress
 
 
 def test_work_on_both_machines_reports_every_failure():
