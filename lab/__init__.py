@@ -1,1 +1,1 @@
-"""The lab: two virtual machines that stand in for a pair of Sparks, on one control host."""
+"""The lab: two nodes on one host, containers or virtual machines, that stand in for a pair of Sparks."""

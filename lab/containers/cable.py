@@ -1,9 +1,9 @@
-"""The fabric's cable between two node-containers: two veth pairs that meet in a network namespace of the cable's own.
+"""The fabric's cable between two node-containers: veth pairs that meet in a network namespace of the cable's own.
 
-Each node's port is one end of a veth pair whose other end is in the cable's container; a bridge there joins the two
-nodes' ends of each port. A node that loses its power takes its own ends away and leaves the peer's, whose carrier the
-lab then takes down: the peer keeps its ports and their addresses, as on a real pair. No Docker network is used for the
-fabric, so two pairs side by side may have the same addresses in it.
+Each port of a node is one end of a veth pair. The other end is in the cable's container, where a bridge for each port
+joins the two nodes. A node that loses its power takes its own ends with it, and the lab takes down the carrier of the
+peer's ends: the peer keeps its ports and their addresses, as on a real pair. The fabric uses no Docker network, so
+pairs side by side can have the same fabric addresses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MTU = 9000
 
 
 def ip(pid: int, *lines: str) -> None:
-    """Commands of the ip program in the network namespace of a process."""
+    """Run commands of the ip program in the network namespace of a process."""
     command = ["nsenter", f"--net=/proc/{pid}/ns/net", "ip", "-batch", "-"]
     batch = "\n".join(lines) + "\n"
     done = subprocess.run(command, input=batch, capture_output=True, text=True, timeout=20, check=False)
@@ -32,13 +32,13 @@ def ip(pid: int, *lines: str) -> None:
 
 
 def has(pid: int, device: str) -> bool:
-    """True when that process's network namespace has the device."""
+    """Whether the network namespace of a process has the device."""
     table = Path(f"/proc/{pid}/net/dev").read_text()
     return any(line.strip().startswith(f"{device}:") for line in table.splitlines())
 
 
 def is_process_of(pid: int, hostname: str) -> bool:
-    """True when the process is this host's and its system has that name."""
+    """Whether this is a process of this host, on a root file system with that host name."""
     try:
         return Path(f"/proc/{pid}/root/etc/hostname").read_text().strip() == hostname
     except OSError:
@@ -46,13 +46,13 @@ def is_process_of(pid: int, hostname: str) -> bool:
 
 
 def remove_leftover_bridge(name: str) -> None:
-    """A bridge of this very pair that no Docker network has: its daemon was killed."""
+    """Remove this pair's bridge if a daemon that was killed left it behind."""
     if (Path("/sys/class/net") / name).exists():
         subprocess.run(["ip", "link", "delete", name, "type", "bridge"], check=True, timeout=20)
 
 
 def refuse_taken(subnet: str) -> None:
-    """LabError when this host has an address or a gateway in a subnet that a pair is about to get."""
+    """Raise LabError if this host has an address or a gateway in the subnet that a pair is about to get."""
     network = IPv4Network(subnet)
     taken = [
         f"{entry['local']} of {link['ifname']}"
@@ -75,23 +75,23 @@ def refuse_taken(subnet: str) -> None:
 
 def _ip_json(what: str) -> list[dict[str, Any]]:
     done = subprocess.run(["ip", "-json", "-4", what], capture_output=True, text=True, check=True, timeout=20)
-    found: list[dict[str, Any]] = json.loads(done.stdout)
-    return found
+    rows: list[dict[str, Any]] = json.loads(done.stdout)
+    return rows
 
 
 def lay(cable: int) -> None:
-    """The bridges, once in a cable's life. `cable`: the process that holds its namespace."""
+    """Make the cable's bridges if they are missing. `cable`: the process that holds its namespace."""
     for number, _ in enumerate(shipped_ports(NODES[0]), start=1):
         if not has(cable, f"port{number}"):
             ip(cable, f"link add port{number} mtu {MTU} up type bridge forward_delay 0 mcast_snooping 0")
 
 
 def plug(cable: int, node: Node, process: int) -> None:
-    """Give a node that just started its ports, down: its own boot raises them."""
+    """Give a node that just started its ports. They are down until the node's own boot raises them."""
     for number, port in enumerate(shipped_ports(node), start=1):
         end = f"{node.name}{number}"
         if has(cable, end):
-            # of the node's last life: the kernel takes it away a moment after the node, perhaps before us
+            # left over from the node's last run; the kernel may remove it before we do
             with suppress(LabError):
                 ip(cable, f"link del {end}")
         ip(
@@ -102,6 +102,6 @@ def plug(cable: int, node: Node, process: int) -> None:
 
 
 def set_carrier(cable: int, node: Node, up: bool) -> None:
-    """The carrier that a node with power sees on both ports."""
+    """Set the carrier that a node with power sees on both ports."""
     for number, _ in enumerate(shipped_ports(node), start=1):
         ip(cable, f"link set {node.name}{number} {'up' if up else 'down'}")

@@ -1,6 +1,6 @@
-"""The Docker daemon that the node-containers run on: the user's own where one answers, else one of the lab's.
+"""The Docker daemon that the node-containers run on: the user's own if it answers, else one that the lab starts.
 
-All that the lab makes carries the label `spark.lab`; nothing else on the daemon is looked at, stopped or removed.
+Everything that the lab makes carries the label `spark.lab`. It looks at, stops and removes nothing else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lab.place import shared
 from lab.report import LabError, say, wait_for
 
 LABEL = "spark.lab"
-"""Label of every container, network, volume and image of ours; its value is the identity of the place."""
+"""The label of everything that the lab makes on a daemon. Its value is the identity of the place."""
 
 START_LIMIT_S = 60
 STOP_LIMIT_S = 30
@@ -31,14 +31,14 @@ ANSWER_LIMIT_S = 20
 
 @dataclass(frozen=True)
 class Docker:
-    """A daemon behind a unix socket, and the docker program's commands on it."""
+    """A daemon behind a unix socket, used through the docker program."""
 
     socket: Path
 
     def call(self, *words: str, stdin: str | None = None, limit_s: float = 120) -> subprocess.CompletedProcess[str]:
-        """One command, whatever its exit code. LabError when it does not end within `limit_s` seconds."""
+        """Run one command, whatever its exit code. Raises LabError if it does not end within `limit_s` seconds."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("DOCKER_")}
-        # not the user's own: its proxies would be every node's
+        # not the user's own configuration: every node would get its proxies
         environment["DOCKER_CONFIG"] = str(shared() / "docker-config")
         command = ["docker", "--host", f"unix://{self.socket}", *words]
         try:
@@ -51,14 +51,14 @@ class Docker:
             raise LabError("the docker program is not installed\n  way out: make setup") from None
 
     def run(self, *words: str, stdin: str | None = None, limit_s: float = 120) -> str:
-        """Stdout of one command; LabError with Docker's words when it fails."""
+        """Run one command and return its stdout. Raises LabError with Docker's message if it fails."""
         done = self.call(*words, stdin=stdin, limit_s=limit_s)
         if done.returncode != 0:
             raise LabError(f"docker {' '.join(words[:3])} failed: {done.stderr.strip()}")
         return done.stdout.strip()
 
     def ours(self, kind: str, identity: str | None = None) -> list[str]:
-        """Names of what carries our label, of one place or of all. `kind`: container, network, volume or image."""
+        """The names of what the lab made, for one place or for all. `kind`: container, network, volume or image."""
         words = [kind, "ls", "--filter", f"label={LABEL}" + (f"={identity}" if identity else "")]
         words += ["--all"] if kind == "container" else []
         name = {"container": "{{.Names}}", "image": "{{.ID}}"}.get(kind, "{{.Name}}")
@@ -72,38 +72,38 @@ class Docker:
 
 
 class OwnDaemon:
-    """The lab's own dockerd, one for all pairs of a checkout, with data, socket and pid file of its own."""
+    """The lab's own dockerd, one for all pairs of a checkout, with its own data, socket and pid file."""
 
     def __init__(self) -> None:
         self.data = shared() / "docker"
-        # outside the checkout: a unix socket's path ends at 107 bytes, and containerd adds to it
+        # outside the checkout: a unix socket's path has at most 107 bytes, and containerd adds to it
         self.runtime = Path("/run") / f"spark-lab-{hashlib.sha256(bytes(shared())).hexdigest()[:8]}"
         self.docker = Docker(self.runtime / "docker.sock")
 
     def pid(self) -> int | None:
-        """Its process while it runs; a pid that is another program's by now counts for nothing."""
+        """Its process id while it runs. A pid that now belongs to another program does not count."""
         try:
             pid = int((self.runtime / "docker.pid").read_text())
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+            arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
         except (OSError, ValueError):
             return None
-        return pid if str(self.data) in words else None
+        return pid if str(self.data) in arguments else None
 
     def start(self) -> None:
-        """Start it, and return when it answers."""
+        """Start the daemon, and return when it answers."""
         missing = [name for name in ("dockerd", "containerd", "iptables") if on_path(name) is None]
         if missing:
             raise LabError(
-                f"no Docker daemon answers here, and {' and '.join(missing)} is not installed to start one with\n"
+                f"no Docker daemon answers here, and {' and '.join(missing)} is not installed to start one\n"
                 "  way out: make setup (it installs docker.io), or start your own Docker"
             )
         for folder in (self.data, self.runtime):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (self.runtime / "docker.pid").unlink(missing_ok=True)
         log = shared() / "docker.log"
-        say("docker: none answers here; starting one for the lab alone")
+        say("docker: no daemon answers here; starting one for the lab alone")
         with log.open("wb") as output:
-            # no bridge and no firewall rules of its own: the nodes need nothing but the lab's networks
+            # without a bridge and firewall rules: the nodes need only the lab's networks
             daemon = subprocess.Popen(
                 [
                     "dockerd", "--host", f"unix://{self.docker.socket}", "--data-root", str(self.data),
@@ -113,25 +113,25 @@ class OwnDaemon:
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
 
-        def last_words() -> str:
+        def log_end() -> str:
             return "\n".join(f"  | {line}" for line in log.read_text(errors="replace").splitlines()[-8:])
 
         def answers() -> bool:
             if daemon.poll() is not None:
                 raise LabError(
-                    f"the lab's Docker daemon ended with {daemon.returncode}; the end of {log}:\n{last_words()}\n"
-                    "  way out: a machine on which dockerd runs, or virtual ones: lab/lab up --nodes machines"
+                    f"the lab's Docker daemon ended with {daemon.returncode}; the end of {log}:\n{log_end()}\n"
+                    "  way out: a host on which dockerd can run, or virtual machines: lab/lab up --nodes machines"
                 )
             return self.docker.answers()
 
         try:
-            wait_for("the lab's Docker daemon", answers, limit_s=START_LIMIT_S, every_s=0.1, evidence=last_words)
+            wait_for("the lab's Docker daemon", answers, limit_s=START_LIMIT_S, every_s=0.1, evidence=log_end)
         except BaseException:
             daemon.terminate()
             raise
 
     def stop(self) -> None:
-        """End it by its pid, and remove what it kept; its containers must be gone."""
+        """End the daemon by its pid and remove its runtime folder. Its containers must be gone."""
         pid = self.pid()
         if pid is not None:
             os.kill(pid, signal.SIGTERM)
@@ -141,14 +141,14 @@ class OwnDaemon:
             if self.pid() is not None:
                 raise LabError(f"the lab's Docker daemon (pid {pid}) did not end within {STOP_LIMIT_S} s of SIGTERM")
             say("docker: the lab's own daemon ended")
-        # dockerd mounts its folder on itself, and one that was killed leaves that
+        # dockerd mounts its data folder on itself, and leaves the mount behind when it is killed
         while subprocess.run(["mountpoint", "--quiet", str(self.data)], timeout=20, check=False).returncode == 0:
             subprocess.run(["umount", str(self.data)], check=True, timeout=20)
         shutil.rmtree(self.runtime, ignore_errors=True)
 
 
 def find() -> Docker | None:
-    """The daemon that the lab uses now: its own while that runs, else the user's; None when neither answers."""
+    """The daemon that the lab uses now: its own while that runs, else the user's. None if neither answers."""
     own = OwnDaemon()
     if own.pid() is not None and own.docker.answers():
         return own.docker
@@ -158,7 +158,7 @@ def find() -> Docker | None:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """While somebody counts on the lab's own daemon, or ends it, nobody else does."""
+    """A lock on the lab's own daemon: who holds it may rely on the daemon, or end it."""
     shared().mkdir(parents=True, exist_ok=True)
     with (shared() / "docker.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -166,11 +166,11 @@ def held() -> Iterator[None]:
 
 
 def require_root() -> None:
-    """LabError without root."""
+    """Raise LabError without root."""
     if os.geteuid() != 0:
         raise LabError(
-            "node-containers need root: the lab joins their network namespaces with a cable of its own\n"
-            "  way out: a root shell for everything (sudo -E -s), or virtual machines, which need no root:"
+            "node-containers need root: the lab connects their network namespaces with a cable of its own\n"
+            "  way out: work in a root shell (sudo -E -s), or use virtual machines, which need no root:"
             " lab/lab up --nodes machines"
         )
 
@@ -178,7 +178,7 @@ def require_root() -> None:
 def ensure() -> Docker:
     """A daemon that answers, started if there is none.
 
-    To be called under `held` by whoever makes the first thing of a pair: an idle daemon may be ended at any moment.
+    Call it under `held` before making the first thing of a pair: another process may end an idle daemon at any moment.
     """
     require_root()
     missing = [name for name in ("docker", "ip", "nsenter") if on_path(name) is None]
@@ -191,19 +191,19 @@ def ensure() -> Docker:
 
 
 def demand() -> Docker:
-    """The daemon that a pair is on. LabError when it does not answer."""
+    """The daemon that a pair runs on. Raises LabError if it does not answer."""
     if (docker := find()) is None:
         raise LabError("no Docker daemon answers, so there are no nodes\n  way out: lab/lab up")
     return docker
 
 
 def find_for_removal() -> Docker | None:
-    """The daemon that a pair may have something on: the lab's own is started again where it was killed."""
+    """The daemon on which a pair may have left something. Restarts the lab's own if it was killed."""
     own = OwnDaemon()
     with held():
         docker = find()
-        kept = own.data / "containers"
-        if docker is None and kept.exists() and any(kept.iterdir()):
+        containers = own.data / "containers"
+        if docker is None and containers.exists() and any(containers.iterdir()):
             own.start()
             docker = own.docker
     return docker
@@ -219,12 +219,12 @@ def stop_own_when_unused() -> None:
 
 
 def remove_node_image(docker: Docker) -> None:
-    """Take the node image off a daemon of the user's once no pair has a node on it; the cache keeps its tar."""
+    """Remove the node image from the user's daemon once no pair has a node there. The cache keeps its tar."""
     if docker != OwnDaemon().docker and not docker.ours("container"):
         remove(docker, "image", docker.ours("image", "image"))
 
 
 def remove(docker: Docker, kind: str, names: Sequence[str]) -> None:
-    """Remove what is named, all at once; nothing for none."""
+    """Remove these names in one command; do nothing if there are none."""
     if names:
         docker.run(kind, "rm", *(["--force"] if kind != "network" else []), *names)

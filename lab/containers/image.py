@@ -1,4 +1,4 @@
-"""The image of a node-container: Debian's packages once a set of inputs, kept as a tar in the cache."""
+"""The image of a node-container: built from Debian's packages once for each set of inputs, kept in the cache."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ BUILD_LIMIT_S = 900
 
 
 def key() -> str:
-    """Hash over what the root file system is built from."""
+    """A hash over the inputs of the root file system."""
     return hashlib.sha256(b"\0".join((SOURCE / name).read_bytes() for name in INPUTS)).hexdigest()[:16]
 
 
 def ensure(docker: Docker) -> str:
-    """The image's name on this daemon; imported when the daemon lacks it, built first when the cache does."""
+    """The image's name on this daemon. Imports the image if the daemon lacks it; builds it first if the cache does."""
     name = f"spark-lab-node:{key()}"
     tar = cache() / "node-image" / f"{key()}.tar"
     tar.parent.mkdir(parents=True, exist_ok=True)
     with tar.with_suffix(".lock").open("w") as lock:
-        # pairs side by side: one builds and imports, the others find it there
+        # with pairs side by side, one builds and imports, and the others wait for it
         fcntl.flock(lock, fcntl.LOCK_EX)
         if docker.call("image", "inspect", name).returncode != 0:
             if not tar.exists():
@@ -39,7 +39,7 @@ def ensure(docker: Docker) -> str:
 
 def _build(tar: Path) -> None:
     part = tar.with_suffix(f".{os.getpid()}.part")
-    what = "node image: Debian's packages, once (a minute and a half)"
+    what = "node image: installing Debian's packages, once (a minute and a half)"
     try:
         long_step(what, [SOURCE / "build", part], tar.with_suffix(".log"), limit_s=BUILD_LIMIT_S)
         part.rename(tar)

@@ -16,10 +16,10 @@ from lab.report import LabError, each, elapsed_s, say
 SOURCE = CHECKOUT / "lab" / "containers"
 CABLE = "cable"
 SHUTDOWN_S = 30
-"""What a clean shutdown of a node may take: its dockerd waits for the ranks."""
+"""The limit of a node's clean shutdown, in which its dockerd waits for the ranks."""
 
-# --privileged fails where the daemon itself lacks a capability ("unable to apply caps"); SYS_RESOURCE is the one that
-# some hosts do not have, and no part of a node needs it. The clock is this host's.
+# Not --privileged: it fails if the daemon itself lacks a capability ("unable to apply caps"). Some hosts lack
+# SYS_RESOURCE, and no part of a node needs it. SYS_TIME is dropped because the clock is this host's.
 PRIVILEGES = (
     "--cap-add", "ALL", "--cap-drop", "SYS_RESOURCE", "--cap-drop", "SYS_TIME",
     "--device-cgroup-rule", "c *:* rwm", "--device-cgroup-rule", "b *:* rwm",
@@ -30,7 +30,7 @@ PRIVILEGES = (
 
 @dataclass(frozen=True)
 class ContainerPair:
-    """See lab.nodes.Nodes. `down` removes both nodes with all that they hold: new ones take seconds."""
+    """See lab.nodes.Nodes. `down` removes both nodes with everything in them, since new ones take seconds."""
 
     place: Place
 
@@ -43,19 +43,19 @@ class ContainerPair:
 
     @property
     def states(self) -> set[str]:
-        """A first `up` is always to be had again; others are pairs of images that `save` made."""
+        """`clean` can always be made again; every other state is a pair of images that `save` made."""
         if (daemon := docker.find()) is None:
             return {CLEAN}
-        kept = daemon.run("image", "ls", "--filter", f"label={LABEL}={self.place.identity}", "--format", "{{.Tag}}")
-        names = [tag.rpartition("-")[0] for tag in kept.split() if tag != "<none>"]
+        tags = daemon.run("image", "ls", "--filter", f"label={LABEL}={self.place.identity}", "--format", "{{.Tag}}")
+        names = [tag.rpartition("-")[0] for tag in tags.split() if tag != "<none>"]
         return {CLEAN} | {name for name in names if names.count(name) == len(NODES)}
 
     def name(self, part: str) -> str:
-        """Name of one of our containers or volumes: of a node, or of the cable."""
+        """The name of one of our containers or volumes: a node's, or the cable's."""
         return f"spark-lab-{self.place.identity}-{part}"
 
     def process(self, part: str) -> int | None:
-        """Process 1 of a running container of ours, as this host numbers it."""
+        """The pid on this host of process 1 in one of our containers; None if it is not running."""
         if (daemon := docker.find()) is None:
             return None
         done = daemon.call("container", "inspect", "--format", "{{.State.Pid}}", self.name(part))
@@ -76,9 +76,9 @@ class ContainerPair:
                 self._make_network(daemon)
 
     def _make_network(self, daemon: Docker) -> None:
-        # a device's name has room for 15 characters
+        # a device's name has at most 15 characters
         bridge = f"sparklab{self.place.number:x}-{self.place.identity[:5]}"
-        # Docker would join a bridge of that name, and asks nobody who else has its addresses
+        # Docker would use an existing bridge of that name, and does not check who else has its addresses
         cable.remove_leftover_bridge(bridge)
         cable.refuse_taken(self.place.subnet)
         # internal: the nodes reach each other and this host, and nothing beyond
@@ -87,8 +87,8 @@ class ContainerPair:
         done = daemon.call("network", "create", *words, self.name("net"))
         if done.returncode != 0:
             raise LabError(
-                f"the lab's management network {self.place.subnet} ({bridge}) cannot be made: {done.stderr.strip()}\n"
-                "  way out: `docker network ls` and `ip address` show who has those addresses; take others here:"
+                f"cannot make the lab's management network {self.place.subnet} ({bridge}): {done.stderr.strip()}\n"
+                "  way out: `docker network ls` and `ip address` show who has those addresses; use others here:"
                 " lab/lab up --pair N"
             )
 
@@ -114,14 +114,14 @@ class ContainerPair:
         if discard:
             docker.remove_node_image(daemon)
             shutil.rmtree(self.place.control_sockets, ignore_errors=True)
-        say("both nodes are gone, and their network and volumes")
+        say("both nodes are removed, with their network and volumes")
         docker.stop_own_when_unused()
 
     def save(self, state: str) -> None:
-        """Disks only: both nodes are shut down for it and boot again, so containers that ran are stopped in it."""
+        """Keep the disks only. Both nodes shut down and boot again for it, so the state has no running container."""
         daemon, began = docker.demand(), elapsed_s()
         if off := [node.name for node in NODES if not self.runs(node)]:
-            raise LabError(f"a state is kept of both running nodes, and {' and '.join(off)} is off: lab/lab up first")
+            raise LabError(f"a snapshot needs both nodes running, and {' and '.join(off)} is off: lab/lab up first")
         self._stop_all()
 
         def keep(node: Node) -> None:
@@ -134,7 +134,7 @@ class ContainerPair:
             each(keep, NODES)
         finally:
             self._start(list(NODES))
-        say(f"state `{state}` kept in {elapsed_s() - began:.1f} s; `lab/lab reset {state}` comes back to its disks")
+        say(f"kept state `{state}` in {elapsed_s() - began:.1f} s; `lab/lab reset {state}` brings its disks back")
 
     def restore(self, state: str) -> None:
         access.prepare(self.place)
@@ -158,7 +158,7 @@ class ContainerPair:
         docker.demand().run("kill", "--signal", "KILL", self.name(node.name))
         access.close_connections(self.place, (node,))
         self.apply_cable()
-        say(f"{node.name}: power cut")
+        say(f"{node.name}: power is cut")
 
     def power_on(self, node: Node) -> None:
         if not self._exists(node.name):
@@ -217,7 +217,7 @@ class ContainerPair:
         daemon.run(
             "create", "--init", "--name", self.name(node.name), "--hostname", node.name, *self._labels(), *PRIVILEGES,
             "--network", self.name("net"), "--ip", address, "--env", f"LAB_CONTROL={self.place.control}",
-            # overlayfs, of the inner Docker, does not lie on overlayfs
+            # the inner Docker's overlayfs does not work on top of overlayfs
             "--volume", f"{self.name(node.name)}:/var/lib/docker",
             *(word for path, inside in files.items() for word in ("--volume", f"{path}:{inside}:ro")),
             "--tmpfs", "/run:exec,mode=755", "--tmpfs", "/tmp:exec,mode=1777",
@@ -225,7 +225,7 @@ class ContainerPair:
         )  # fmt: skip
 
     def _cable(self) -> int:
-        """The process that holds the cable's network namespace; its container is made when there is none."""
+        """The process that holds the cable's network namespace. Makes its container if there is none."""
         daemon = docker.demand()
         if (holder := self.process(CABLE)) is None:
             daemon.call("rm", "--force", self.name(CABLE))
@@ -237,18 +237,18 @@ class ContainerPair:
         return holder
 
     def _start(self, nodes: list[Node]) -> None:
-        """Start and plug nodes that are off; return when both nodes answer."""
+        """Start these nodes, which are off, and plug in their cables. Return when both nodes answer."""
         daemon, holder = docker.demand(), self._cable()
 
         def start(node: Node) -> None:
             say(f"{node.name}: booting")
             daemon.run("start", self.name(node.name))
             if (process := self.process(node.name)) is None:
-                raise LabError(f"{node.name} ended at once:\n{self._last_words(node)}")
+                raise LabError(f"{node.name} ended at once:\n{self._log_end(node)}")
             if not cable.is_process_of(process, node.name):
                 raise LabError(
-                    f"{node.name}: process {process}, as Docker calls it, is not one of this host's: the daemon is"
-                    " elsewhere (Docker Desktop, a socket of another machine)\n  way out: lab/lab up --nodes machines"
+                    f"{node.name}: Docker names process {process}, which is not on this host: the daemon is elsewhere"
+                    " (Docker Desktop, a socket of another machine)\n  way out: lab/lab up --nodes machines"
                 )
             cable.plug(holder, node, process)
 
@@ -259,11 +259,11 @@ class ContainerPair:
     def _boot(self, node: Node) -> Boot:
         def check_alive() -> None:
             if not self.runs(node):
-                raise LabError(f"{node.name}: the node went off\n{self._last_words(node)}")
+                raise LabError(f"{node.name} went off while it booted\n{self._log_end(node)}")
 
-        return Boot(self.place, node, check_alive, lambda: self._last_words(node))
+        return Boot(self.place, node, check_alive, lambda: self._log_end(node))
 
-    def _last_words(self, node: Node) -> str:
+    def _log_end(self, node: Node) -> str:
         done = docker.demand().call("logs", "--tail", "15", self.name(node.name))
         return "\n".join(f"  | {line}" for line in (done.stdout + done.stderr).splitlines())
 
@@ -273,7 +273,7 @@ class ContainerPair:
         docker.demand().run("stop", "--time", str(SHUTDOWN_S), *names)
 
     def _forget_nodes(self) -> None:
-        """Remove both nodes and what they hold; kept states stay."""
+        """Remove both nodes with everything in them. Kept states stay."""
         daemon = docker.demand()
         access.close_connections(self.place)
         names = {self.name(node.name) for node in NODES}
