@@ -1,8 +1,8 @@
 """Small checkpoints with the layout of the real ones: 48 safetensors shards, an index, and the files beside them.
 
-Every byte follows from the repository's name and revision, so two machines, two runs and a rebuilt hub agree on every
-digest, and nothing random is kept in the repository. The weights are noise: they compress as badly as real ones.
-A later revision has most shards of the one before it, byte for byte, as a real one that was trained on has.
+Every byte is derived from the repository's name and revision, so two machines, two runs and a rebuilt hub agree on
+every digest, and no random data is in version control. The weights are noise, which compresses as badly as real
+weights. A later revision has most shards of the one before it, byte for byte, as when a real model is trained further.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ LAYERS = 43
 DRAFTER_LAYERS = 3
 EXPERTS = 8
 CHANGED = (2, 24, 48)
-"""Numbers of the shards that a later revision has its own of."""
+"""The numbers of the shards that a later revision changes."""
 WIDTHS = {"F8_E4M3": 1, "F8_E8M0": 1, "I8": 1, "BF16": 2, "F32": 4}
-"""Bytes an element, by safetensors' name of the type."""
+"""Bytes of an element, by safetensors' name of the type."""
 
 ENCODING = Path(__file__).with_name("encoding_dsv4.py")
 POINTER_SIZE = 134
-"""Bytes of a Git LFS pointer file with a nine-digit size; huggingface_hub only wants a number."""
+"""Bytes of a Git LFS pointer file with a nine-digit size. huggingface_hub only needs some number."""
 
 Tensor = tuple[str, tuple[int, ...]]
 """Type and shape."""
@@ -35,7 +35,7 @@ Tensor = tuple[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class File:
-    """One file of a repository. `lfs` decides which digest names it: sha256, else Git's own blob id."""
+    """One file of a repository. Its digest is sha256 if `lfs`, else Git's blob id."""
 
     path: str
     content: bytes
@@ -43,13 +43,13 @@ class File:
 
     @cached_property
     def oid(self) -> str:
-        """Hex digest that the hub lists, sends as ETag, and huggingface_hub names the blob by."""
+        """The hex digest that the hub lists and sends as ETag, and that huggingface_hub uses as the blob's name."""
         if self.lfs:
             return hashlib.sha256(self.content).hexdigest()
         return hashlib.sha1(b"blob %d\0" % len(self.content) + self.content).hexdigest()
 
     def entry(self) -> dict[str, Any]:
-        """Its row of the tree listing."""
+        """The file's row in the tree listing."""
         size = len(self.content)
         row: dict[str, Any] = {"type": "file", "path": self.path, "size": size, "oid": self.oid}
         if self.lfs:
@@ -65,11 +65,11 @@ class Repository:
     revision: str
     vision: bool
     earlier: Repository | None = None
-    """The revision that this one changed; shards but for CHANGED are its."""
+    """The revision before this one. All shards except CHANGED are the same."""
 
     @cached_property
     def files(self) -> dict[str, File]:
-        """All files by path, made at the first look: about 34 MB, of which a later revision makes three shards."""
+        """All files by path, made on first use: about 34 MB. A later revision makes only three shards of its own."""
         files = list(self._shards())
         weight_map = {tensor: shard_name(number) for number in range(1, SHARDS + 1) for tensor in self.tensors(number)}
         total = sum(size_of(tensor) for number in range(1, SHARDS + 1) for tensor in self.tensors(number).values())
@@ -88,7 +88,7 @@ class Repository:
         return {file.path: file for file in sorted(files, key=lambda file: file.path)}
 
     def config(self) -> dict[str, Any]:
-        """config.json, as far as an engine looks at it before it loads weights."""
+        """config.json, with the fields that an engine reads before it loads weights."""
         config: dict[str, Any] = {
             "architectures": ["DeepseekV4ForCausalLM"],
             "model_type": "deepseek_v4",
@@ -108,9 +108,9 @@ class Repository:
         return config
 
     def tensors(self, number: int) -> dict[str, Tensor]:
-        """Tensors of shard `number`, 1 to 48: the embedding, a layer each, the head, the drafter, and the ViT.
+        """The tensors of shard `number`, 1 to 48: the embedding, one layer each, the head, the drafter, the ViT.
 
-        vLLM 0.25.1's class has a place for every name of a text checkpoint, and none for those that `vision` adds.
+        vLLM 0.25.1's class has a place for every name of a text checkpoint, but not for those that `vision` adds.
         """
         if number == 1:
             return {"embed.weight": ("BF16", (1280, 256))}
@@ -129,7 +129,7 @@ class Repository:
         return tensors
 
     def layer(self, prefix: str) -> dict[str, Tensor]:
-        """One transformer layer; a checkpoint with a vision encoder routes images by a bias of their own."""
+        """One transformer layer. A checkpoint with a vision encoder has an extra bias that routes images."""
         return layer(prefix) | ({f"{prefix}.ffn.gate.bias_vl": ("F32", (EXPERTS,))} if self.vision else {})
 
     def _shards(self) -> Iterator[File]:
@@ -143,7 +143,7 @@ class Repository:
 
 
 def layer(prefix: str) -> dict[str, Tensor]:
-    """One transformer layer: FP8 attention, FP4 experts (two values a byte) with their block scales."""
+    """One transformer layer: FP8 attention, and FP4 experts (two values a byte) with their block scales."""
     tensors: dict[str, Tensor] = {
         f"{prefix}.attn_norm.weight": ("BF16", (256,)),
         f"{prefix}.attn.wq_a.weight": ("F8_E4M3", (256, 512)),
@@ -159,7 +159,7 @@ def layer(prefix: str) -> dict[str, Tensor]:
 
 
 def size_of(tensor: Tensor) -> int:
-    """Bytes of a tensor's data."""
+    """The bytes of a tensor's data."""
     kind, shape = tensor
     return WIDTHS[kind] * math.prod(shape)
 
@@ -192,8 +192,8 @@ VISION_EXP = Repository(
 )
 
 REPOSITORIES = {repository.name: repository for repository in (DSPARK, TEXT_0731, VISION_EXP)}
-"""By name, each at the revision that `main` is."""
+"""Repositories by name, each at the revision of its `main`."""
 REVISIONS = {
     (repository.name, repository.revision): repository for repository in (DSPARK, LATER, TEXT_0731, VISION_EXP)
 }
-"""By name and revision, all of them."""
+"""All repositories, by name and revision."""

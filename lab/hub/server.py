@@ -1,12 +1,12 @@
 """The hub's HTTP side: what huggingface_hub asks for when it lists and downloads a revision, and the lab's own pages.
 
-    GET       /api/models/OWNER/NAME/tree/REV     one row a file; LFS files with their sha256
-    HEAD GET  /OWNER/NAME/resolve/REV/PATH        a file, ranges too
-    GET       /lab/faults                         what .lab/faults.json holds, `{}` without it
+    GET       /api/models/OWNER/NAME/tree/REV     one row for each file; LFS files with their sha256
+    HEAD GET  /OWNER/NAME/resolve/REV/PATH        a file, or a range of it
+    GET       /lab/faults                         the content of .lab/faults.json, `{}` without it
     GET       /lab/health                         the digest of the sources that this process runs
 
-Errors carry the real hub's X-Error-Code, which is what the client decides by. The log has a line a request: method,
-path, range and status; of other headers, queries and bodies nothing, since tokens travel there.
+Errors carry the real hub's X-Error-Code, by which the client decides what to do. The log has one line for each request:
+method, path, range and status. It has no other headers, queries or bodies, since those carry tokens.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lab.hub.switches import Switches, Valve
 
 CHUNK = 1 << 16
 SHORT_BY = 3
-"""Bytes that a file of the switch wrong_size lacks."""
+"""How many bytes the switch wrong_size takes off a file."""
 FOLDER = Path(__file__).parent
 
 TREE = re.compile(r"/api/models/(?P<repository>[^/]+/[^/]+)/tree/(?P<revision>[^/]+)")
@@ -35,7 +35,7 @@ RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 
 def sources() -> str:
-    """Sixteen hex digits over this folder's files."""
+    """A hash over this folder's files, sixteen hex digits."""
     digest = hashlib.sha256()
     for path in sorted(FOLDER.glob("*.py")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
@@ -43,7 +43,7 @@ def sources() -> str:
 
 
 class Refusal(Exception):
-    """An answer that is no success: status, the hub's error code, words."""
+    """An answer other than success: status, the hub's error code, a message."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -51,7 +51,7 @@ class Refusal(Exception):
 
 
 class Hub(ThreadingHTTPServer):
-    """The server, with the lab's folder (faults, switches) and the digest of the sources it was started from."""
+    """The server, with the files of the lab's folder (faults, switches) and the digest of its own sources."""
 
     daemon_threads = True
     request_queue_size = 64
@@ -179,14 +179,14 @@ class Handler(BaseHTTPRequestHandler):
         self.reply(200, json.dumps(value).encode(), {})
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """Called by send_response. A malformed request has no path yet, and what it does have may be anything."""
+        """Called by send_response. A malformed request has no path yet, and may contain anything."""
         path = urlsplit(getattr(self, "path", "-")).path
-        wanted = self.headers.get("Range", "") if getattr(self, "headers", None) else ""
-        line = f"{self.log_date_time_string()} {self.client_address[0]} {self.command} {path} {code} {wanted}"
+        byte_range = self.headers.get("Range", "") if getattr(self, "headers", None) else ""
+        line = f"{self.log_date_time_string()} {self.client_address[0]} {self.command} {path} {code} {byte_range}"
         print(line.rstrip(), flush=True)
 
     def log_message(self, format: str, *args: object) -> None:
-        """The base class's own complaints quote what was sent."""
+        """Log nothing: the base class's messages quote what was sent."""
 
 
 def find(repository: str, revision: str) -> Repository:
@@ -199,7 +199,7 @@ def find(repository: str, revision: str) -> Repository:
 
 
 def tree(repo: Repository) -> Iterator[dict[str, object]]:
-    """Rows of the recursive listing."""
+    """The rows of the recursive listing."""
     for name in sorted({str(parent) for path in repo.files for parent in Path(path).parents} - {"."}):
         yield {"type": "directory", "path": name, "size": 0, "oid": hashlib.sha1(name.encode()).hexdigest()}
     for file in repo.files.values():
@@ -207,19 +207,19 @@ def tree(repo: Repository) -> Iterator[dict[str, object]]:
 
 
 def faulty(file: File, switches: Switches) -> bytes:
-    """What is sent of a file: its content, or as flip and wrong_size have it."""
+    """What is sent for a file: its content, changed by the switches flip and wrong_size."""
     content = file.content[:-SHORT_BY] if file.path in switches.wrong_size else file.content
     return flip(content) if file.path in switches.flip else content
 
 
 def flip(content: bytes) -> bytes:
-    """The same length with one wrong byte, in the middle."""
+    """The same content with the byte in the middle changed."""
     middle = len(content) // 2
     return content[:middle] + bytes([content[middle] ^ 0xFF]) + content[middle + 1 :]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="lab.hub.server", description="the lab's model hub")
+    parser = argparse.ArgumentParser(prog="lab.hub.server", description="The lab's model hub.")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--lab", type=Path, required=True, help="folder with faults.json and hub.json")

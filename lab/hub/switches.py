@@ -1,13 +1,12 @@
-"""What the hub can be told to do badly: the file `.lab/hub.json`, read again whenever it changes.
+"""What the hub can be told to do badly, in the file `.lab/hub.json`. The hub reads it again whenever it changes.
 
-rate_bytes_s      all downloads together send at most so many bytes a second
-require_token     token that every download needs; without it 401, with another one 403, as for a gated repository
-down_after_bytes  after so many bytes in all, the hub cuts what is under way and answers 503 until the file changes
-flip              files (their path in the repository) whose middle byte is sent wrong
-wrong_size        files that are sent three bytes shorter than the listing says, with a Content-Length to match
+rate_bytes_s      all downloads together send at most this many bytes a second
+require_token     every download needs this token; none gets 401, another one 403, as for a gated repository
+down_after_bytes  after this many bytes in all, the hub cuts every download and answers 503 until the file changes
+flip              files (by their path in the repository) whose middle byte is sent wrong
+wrong_size        files that are sent three bytes shorter than listed, with a Content-Length to match
 
-A file may be in both lists: it is flipped in what is sent of it. All revisions of a repository, and all repositories,
-share the lists. A hub that is only slow is rate_bytes_s.
+A file may be in both lists: it is shortened first, then flipped. The lists apply to all revisions of all repositories.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ class Switches:
 
     @classmethod
     def of(cls, document: Any) -> Switches:
-        """Raises ValueError for a key that is none of ours: a typo would test nothing."""
+        """Raises ValueError for an unknown key, since a test with a typo would test nothing."""
         if not isinstance(document, dict):
-            raise ValueError("hub.json holds no JSON object")
-        known = {item.name for item in fields(cls)}
-        if unknown := sorted(set(document) - known):
-            raise ValueError(f"hub.json: unknown {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+            raise ValueError("hub.json is not a JSON object")
+        names = {item.name for item in fields(cls)}
+        if unknown := sorted(set(document) - names):
+            raise ValueError(f"hub.json: unknown {', '.join(unknown)}; the switches are {', '.join(sorted(names))}")
         return cls(**document)
 
 
 class Valve:
-    """The switches of now, and the byte counts that they are about. Shared by all connections."""
+    """The current switches, and the byte counts that they apply to. All connections share it."""
 
     def __init__(
         self,
@@ -56,22 +55,22 @@ class Valve:
         self.clock = clock
         self.sleep = sleep
         self._lock = threading.Lock()
-        self._stamp: tuple[int, int] | None = None
+        self._version: tuple[int, int] | None = None
         self._switches = Switches()
         self._sent = 0
         self._free_at = 0.0
 
     def switches(self) -> Switches:
-        """Read again when the file changed. Raises ValueError for a file that is wrong."""
+        """The switches, read again if the file changed. Raises ValueError for a wrong file."""
         with self._lock:
             try:
-                about = self.file.stat()
-                stamp = (about.st_mtime_ns, about.st_size)
+                status = self.file.stat()
+                version = (status.st_mtime_ns, status.st_size)
             except FileNotFoundError:
-                stamp = None
-            if stamp != self._stamp:
-                self._switches = Switches.of(json.loads(self.file.read_text())) if stamp else Switches()
-                self._stamp, self._sent, self._free_at = stamp, 0, 0.0
+                version = None
+            if version != self._version:
+                self._switches = Switches.of(json.loads(self.file.read_text())) if version else Switches()
+                self._version, self._sent, self._free_at = version, 0, 0.0
             return self._switches
 
     @property
@@ -79,13 +78,13 @@ class Valve:
         limit = self.switches().down_after_bytes
         return limit is not None and self._sent >= limit
 
-    def pass_through(self, wanted: int) -> int:
-        """Wait for the rate, then say how many of `wanted` bytes may go; 0 means: cut the connection."""
+    def pass_through(self, count: int) -> int:
+        """Wait as the rate demands, then return how many of `count` bytes may be sent; 0: cut the connection."""
         switches = self.switches()
         with self._lock:
-            allowed = wanted
+            allowed = count
             if switches.down_after_bytes is not None:
-                allowed = max(0, min(wanted, switches.down_after_bytes - self._sent))
+                allowed = max(0, min(count, switches.down_after_bytes - self._sent))
             self._sent += allowed
             pause = 0.0
             if switches.rate_bytes_s:

@@ -1,4 +1,4 @@
-"""What the control host must offer: programs, free ports, and the fastest accelerator that works."""
+"""What machines need from the control host: programs, free ports, and the fastest accelerator that works."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROGRAMS = {
     "ssh-keygen": "openssh-client",
     "rsync": "rsync",
 }
-"""Program to Debian package."""
+"""The Debian package of each program."""
 
 SEARCH_PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 
@@ -39,21 +39,21 @@ TIME_FACTOR = {"kvm": 1.0, "tcg": 4.0}
 
 
 def on_path(program: str) -> str | None:
-    """Where `program` is, in /sbin too, which a user's PATH leaves out."""
+    """The path of `program`. Looks in /sbin too, which a user's PATH leaves out."""
     return shutil.which(program, path=SEARCH_PATH)
 
 
 def missing_packages(which: Callable[[str], str | None] = on_path, *, root: bool | None = None) -> list[str]:
-    """Debian packages whose programs are not on PATH, each once. `root`: who runs the lab, asked when not given."""
+    """The Debian packages whose programs are missing. `root`: whether root runs the lab; default: this process."""
     programs = dict(PROGRAMS)
     if not (os.getuid() == 0 if root is None else root):
-        # the image's root file system is then made in a user namespace
+        # without root, the image's root file system is made in a user namespace
         programs["newuidmap"] = "uidmap"
     return sorted({package for program, package in programs.items() if which(program) is None})
 
 
 def require_programs() -> None:
-    """LabError that lists all missing packages at once."""
+    """Raise one LabError that lists all missing packages."""
     missing = missing_packages()
     if missing:
         raise LabError(
@@ -63,16 +63,16 @@ def require_programs() -> None:
 
 
 def virtualizes(cpuinfo: str) -> bool:
-    """True when the CPU described by /proc/cpuinfo runs guests in hardware.
+    """Whether the CPU that /proc/cpuinfo describes runs guests in hardware.
 
-    A KVM in software (pvm, in some micro-VMs) passes every ioctl, and then runs no kernel that was not built for it.
+    A software KVM (pvm, in some micro-VMs) passes every ioctl but runs only kernels that were built for it.
     """
     flags = next((line for line in cpuinfo.splitlines() if line.startswith("flags")), "").split()
     return "vmx" in flags or "svm" in flags
 
 
 def kvm_works(device: str = "/dev/kvm", cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """True when a virtual machine with a CPU can be made: a device node that opens proves nothing yet."""
+    """Whether a virtual machine with a CPU can be made. That the device opens does not prove it."""
     if not virtualizes(cpuinfo.read_text()):
         return False
     handles: list[int] = []
@@ -92,7 +92,7 @@ def kvm_works(device: str = "/dev/kvm", cpuinfo: Path = Path("/proc/cpuinfo")) -
 
 @cache
 def qemu_version() -> str:
-    """QEMU's own version line; empty when there is no QEMU."""
+    """QEMU's version line; empty if there is no QEMU."""
     try:
         done = subprocess.run(
             ["qemu-system-x86_64", "--version"], capture_output=True, text=True, timeout=30, check=False
@@ -103,7 +103,7 @@ def qemu_version() -> str:
 
 
 def accelerator() -> str:
-    """`kvm` or `tcg`; `$LAB_ACCEL` decides when it is set. LabError when it asks for what is not there."""
+    """`kvm` or `tcg`, as `$LAB_ACCEL` says if it is set. Raises LabError if that one is not available."""
     asked = os.environ.get("LAB_ACCEL", "")
     if asked not in ("", *TIME_FACTOR):
         raise LabError(f"LAB_ACCEL is {asked!r}: it may be {' or '.join(TIME_FACTOR)}")
@@ -112,14 +112,14 @@ def accelerator() -> str:
     if kvm_works():
         return "kvm"
     if asked == "kvm":
-        raise LabError("LAB_ACCEL is kvm, but KVM runs no virtual machine here: unset it, the lab then emulates (tcg)")
+        raise LabError("LAB_ACCEL is kvm, but KVM runs no virtual machine here: unset it, and the lab emulates (tcg)")
     return "tcg"
 
 
 def is_taken(port: int) -> bool:
-    """True when something listens on the port of 127.0.0.1 already."""
+    """Whether something already listens on this port of 127.0.0.1."""
     with socket.socket() as probe:
-        # as QEMU binds: connections of a machine that just went away must not count
+        # bind as QEMU does, so that connections of a machine that just ended do not count
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))

@@ -1,4 +1,4 @@
-"""The guest image: built once a set of inputs, booted once to let Docker settle, kept in the cache."""
+"""The guest image: built once for each set of inputs, booted once so that Docker settles, kept in the cache."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POWER_OFF_LIMIT_S = 120
 
 BAKE = """\
 set -eu
-# Docker's own networks and layout exist from here on; what identifies one machine must not
+# Docker's own networks and layout exist now; what identifies one machine must not stay
 docker network ls >/dev/null
 systemctl stop docker.socket docker.service containerd.service
 rm -rf /etc/docker/key.json /etc/lab/seeded /etc/lab/fabric /root/.ssh /home/spark/.ssh /var/lib/nfs/etab
@@ -36,7 +36,7 @@ SOURCE = CHECKOUT / "lab" / "machines" / "image"
 
 
 def key(*sources: Path) -> str:
-    """Hash over the names, modes and bytes of the image's inputs."""
+    """A hash over the names, modes and bytes of the image's inputs."""
     digest = hashlib.sha256()
     for source in sources or (SOURCE, NODE_ROOT):
         for path in sorted(path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
@@ -47,17 +47,17 @@ def key(*sources: Path) -> str:
 
 
 def folder() -> Path:
-    """Where the image of the present inputs is, or will be."""
+    """The folder where the image of the present inputs is, or will be."""
     return cache() / "lab-image" / key()
 
 
 def ensure(accelerator: str) -> Path:
-    """The image's folder; built first when the cache has none. Takes one to four minutes then."""
+    """The image's folder. Builds the image first if the cache has none, which takes one to four minutes."""
     done = folder()
     if done.exists():
         return done
     done.parent.mkdir(parents=True, exist_ok=True)
-    say(f"image: no guest for these inputs in {done.parent} yet; building {done.name} (a few minutes, once)")
+    say(f"image: {done.parent} has no guest for these inputs yet; building {done.name} (a few minutes, once)")
     work = Path(tempfile.mkdtemp(prefix=f".building-{done.name}-", dir=done.parent))
     try:
         long_step("image: the guest's disk", [SOURCE / "build", work], work / "build.log", limit_s=BUILD_LIMIT_S)
@@ -74,9 +74,9 @@ def ensure(accelerator: str) -> Path:
 
 
 def _bake(work: Path, accelerator: str) -> None:
-    """Boot the fresh disk once so that Docker lays out its state, then take out what identifies one machine."""
-    say("image: first boot, so that Docker lays out its state")
-    # a name of its own: it gets no fabric; and a port that no pair of a lab has
+    """Boot the new disk once so that Docker sets up its state, then remove what identifies one machine."""
+    say("image: first boot, so that Docker sets up its state")
+    # a name of its own, so that it gets no fabric, and a port that no pair uses
     place = Place(work / "bake", MACHINES, PAIRS)
     node = Node("bake", 0)
     access.prepare(place, (node,))

@@ -1,4 +1,4 @@
-"""One machine as a QEMU process: its command line, its pid, its monitor, its disk's snapshots."""
+"""One machine as a QEMU process: its command line, pid, monitor and disk snapshots."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ KERNEL_COMMAND_LINE = (
     " random.trust_cpu=on systemd.show_status=0"
 )
 ACCELERATOR = {
-    # a hypervisor below may show arch-capabilities and refuse to set them, which ends QEMU
+    # an outer hypervisor may offer arch-capabilities and then refuse to set them, which ends QEMU
     "kvm": (["-accel", "kvm", "-cpu", "host,arch-capabilities=off"], ""),
-    # cx16=off: QEMU 7.2 emulates cmpxchg16b with flags that are now and then garbage, and an interrupt at that moment
-    # is a double fault in the guest; its kernel does without the instruction
+    # cx16=off: QEMU 7.2 sometimes emulates cmpxchg16b with garbage in the flags, and an interrupt at that moment is a
+    # double fault in the guest. Its kernel does not need the instruction.
     "tcg": (["-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max,cx16=off"], " tsc=reliable clocksource=tsc"),
 }
-"""QEMU options and words for the kernel, by accelerator."""
+"""QEMU options and kernel parameters, by accelerator."""
 
 FABRIC_PORTS = (1, 2)
-KVM_HINT = "\n  where KVM itself is at fault: LAB_ACCEL=tcg lab/lab up emulates, slowly"
+KVM_HINT = "\n  if KVM itself is at fault: LAB_ACCEL=tcg lab/lab up emulates instead, slowly"
 
 MEMORY_MIB = 4096
 CPUS = 2
@@ -45,13 +45,13 @@ HARDWARE_OPTIONS = ("-M", "-accel", "-cpu", "-smp", "-m", "-device")
 
 @dataclass(frozen=True)
 class Machine:
-    """A node's virtual machine. Disks and snapshots belong to one accelerator: a CPU's state fits no other."""
+    """A node's virtual machine. Disks and snapshots belong to one accelerator, since a CPU's state fits no other."""
 
     place: Place
     node: Node
     accelerator: str
     image: Path
-    """Folder with base.qcow2, vmlinux and initrd.img."""
+    """The folder with base.qcow2, vmlinux and initrd.img."""
 
     @property
     def disk(self) -> Path:
@@ -63,25 +63,25 @@ class Machine:
 
     @property
     def console(self) -> Path:
-        """What the machine writes on its serial port."""
+        """The file with the output of the machine's serial port."""
         return self.place.root / f"{self.node.name}.console"
 
     def command(self, tag: str | None = None) -> list[str]:
-        """The QEMU command, to be run in `place.root`; `tag` names a snapshot to start from instead of booting.
+        """The QEMU command, to be run in `place.root`. `tag` names a snapshot to start from instead of booting.
 
-        The fabric's sockets are relative paths, so that a long checkout path does not exceed a socket's limit,
-        and datagrams, so that either machine can go and come back without the other one noticing.
+        The fabric's sockets have relative paths, so that a long checkout path does not exceed a socket's limit. They
+        are datagram sockets, so that either machine can stop and come back without the other one noticing.
         """
         name = self.node.name
-        options, words = ACCELERATOR[self.accelerator]
-        # its sshd is all that this host reaches of the machine
+        options, kernel_parameters = ACCELERATOR[self.accelerator]
+        # this host reaches only the machine's sshd
         address, port = self.place.ssh_address(self.node)
         command = ["qemu-system-x86_64", "-name", f"spark-{name}", "-M", "q35,hpet=off,vmport=off", *options]
         command += ["-smp", str(CPUS), "-m", str(MEMORY_MIB), "-nodefaults", "-no-user-config", "-display", "none"]
         command += ["-pidfile", self.pid_file.name, "-qmp", f"unix:{name}.qmp,server=on,wait=off"]
         command += ["-chardev", f"file,id=console,path={name}.console", "-serial", "chardev:console"]
         command += ["-kernel", str(self.image / "vmlinux"), "-initrd", str(self.image / "initrd.img")]
-        command += ["-append", f"{KERNEL_COMMAND_LINE}{words} lab.node={name}"]
+        command += ["-append", f"{KERNEL_COMMAND_LINE}{kernel_parameters} lab.node={name}"]
         command += ["-fw_cfg", f"name=opt/spark-lab/seed,file={access.seed(self.place, self.node).name}"]
         command += ["-drive", f"file={self.disk.name},if=none,id=root,format=qcow2,cache=writeback,discard=unmap"]
         command += ["-device", "virtio-blk-pci,drive=root"]
@@ -96,7 +96,7 @@ class Machine:
         return command + (["-loadvm", tag] if tag else [])
 
     def pid(self) -> int | None:
-        """Process id while the machine runs. A pid file that names any other process counts for nothing."""
+        """The process id while the machine runs. A pid file that names another process does not count."""
         try:
             pid = int(self.pid_file.read_text())
             arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -107,7 +107,7 @@ class Machine:
         return pid if ours and b"qemu-system" in arguments[0] else None
 
     def running_accelerator(self) -> str | None:
-        """The accelerator of the running process, which need not be the one that would be chosen now."""
+        """The accelerator of the running process, which may differ from the one that a start would choose now."""
         pid = self.pid()
         if pid is None:
             return None
@@ -115,53 +115,53 @@ class Machine:
         return arguments[arguments.index("-accel") + 1].partition(",")[0]
 
     def make_disk(self) -> None:
-        """An empty layer over the image. Whatever the disk held is gone."""
+        """Make the disk: an empty layer over the image. What an older disk held is lost."""
         base = ["-F", "qcow2", "-b", str(self.image / "base.qcow2")]
         _run(["qemu-img", "create", "-q", "-f", "qcow2", *base, str(self.disk)])
 
     @property
     def hardware(self) -> str:
-        """Hash over what a kept state depends on: QEMU's version and the virtual hardware."""
-        words = [word for option, word in itertools.pairwise(self.command()) if option in HARDWARE_OPTIONS]
-        return hashlib.sha256(repr((host.qemu_version(), words)).encode()).hexdigest()[:8]
+        """A hash over what a kept state depends on: QEMU's version and the virtual hardware."""
+        values = [value for option, value in itertools.pairwise(self.command()) if option in HARDWARE_OPTIONS]
+        return hashlib.sha256(repr((host.qemu_version(), values)).encode()).hexdigest()[:8]
 
     def tag(self, state: str) -> str:
-        """The name that QEMU keeps `state` under."""
+        """QEMU's name for the kept `state`."""
         return f"{state}@{self.hardware}"
 
     def states(self) -> set[str]:
-        """Names of the states kept in the disk that this machine can come back to."""
+        """The states in the disk that this machine can go back to."""
         kept = (tag.partition("@") for tag in self.tags())
         return {state for state, _, hardware in kept if hardware == self.hardware}
 
     def tags(self) -> set[str]:
-        """All states kept in the disk, as QEMU names them."""
+        """All states in the disk, as QEMU names them."""
         return {snapshot["name"] for snapshot in self._disk_info().get("snapshots", ())}
 
     def image_in_use(self) -> Path | None:
-        """Folder of the image that the disk lies on; None without a disk."""
+        """The folder of the image that the disk is a layer of. None without a disk."""
         backing = self._disk_info().get("backing-filename")
         return Path(backing).parent if backing else None
 
     def _disk_info(self) -> dict[str, Any]:
         if not self.disk.exists():
             return {}
-        # -U: reading beside a running machine
+        # -U: read although the machine may be running
         info: dict[str, Any] = json.loads(_run(["qemu-img", "info", "-U", "--output=json", str(self.disk)]))
         return info
 
     def start(self, state: str | None = None) -> None:
-        """Start the process and return when its monitor answers; a running machine is left as it is.
+        """Start the process and return when its monitor answers. A running machine is left as it is.
 
-        `state` is one to come back to; without it the machine boots.
+        `state` is the state to go back to; without it the machine boots.
         """
         if self.pid() is not None:
             return
         _, port = self.place.ssh_address(self.node)
         if host.is_taken(port):
             raise LabError(
-                f"{self.node.name}: the machine needs port {port} of 127.0.0.1, and it is taken, by another checkout's"
-                " lab perhaps: lab/lab down there (ss -ltnp names the holder), or lab/lab up --pair N here"
+                f"{self.node.name}: the machine needs port {port} of 127.0.0.1, which is taken, perhaps by another"
+                " checkout's lab: lab/lab down there (ss -ltnp names the holder), or lab/lab up --pair N here"
             )
         console = self.console
         if console.exists():
@@ -189,21 +189,21 @@ class Machine:
         wait_for(f"{self.node.name}: QEMU's monitor", answers, limit_s=limit_s, every_s=0.05, evidence=log.read_text)
 
     def kill(self) -> None:
-        """End the process at once, as a power cut does; return when it is gone."""
+        """End the process at once, like a power cut, and return when it is gone."""
         pid = self.pid()
         if pid is None:
             return
         os.kill(pid, signal.SIGKILL)
-        wait_for(f"{self.node.name}: QEMU gone", lambda: not _alive(pid), limit_s=30, every_s=0.05)
+        wait_for(f"{self.node.name}: end of QEMU", lambda: not _alive(pid), limit_s=30, every_s=0.05)
         self.pid_file.unlink(missing_ok=True)
 
     def qmp(self, execute: str, **arguments: Any) -> Any:
-        """One command on the monitor; its `return`. LabError when QEMU refuses it, OSError when it does not answer."""
+        """Run one monitor command and return its `return`. LabError: QEMU refuses it; OSError: it does not answer."""
         folder = os.open(self.place.root, os.O_PATH)
         try:
             with socket.socket(socket.AF_UNIX) as monitor:
                 monitor.settimeout(300)
-                # through the folder's descriptor: the whole path may exceed a socket's limit
+                # through the folder's descriptor, since the whole path may exceed a socket's limit
                 monitor.connect(f"/proc/self/fd/{folder}/{self.node.name}.qmp")
                 with monitor.makefile("rw") as stream:
                     stream.readline()
@@ -219,13 +219,13 @@ class Machine:
         return answer["return"]
 
     def monitor(self, line: str) -> None:
-        """A command of QEMU's human monitor that says nothing when it succeeds."""
+        """Run a command of QEMU's human monitor that prints nothing when it succeeds."""
         complaint = self.qmp("human-monitor-command", **{"command-line": line})
         if complaint.strip():
-            raise LabError(f"{self.node.name}: QEMU on `{line}`: {complaint.strip()}")
+            raise LabError(f"{self.node.name}: QEMU refused `{line}`: {complaint.strip()}")
 
     def boot(self) -> Boot:
-        """The machine's way up, with the console as evidence."""
+        """The machine's boot, with the console as evidence."""
 
         def evidence() -> str:
             unit = access.run(self.place, self.node, ["journalctl", "-u", "docker", "-n", "15", "--no-pager"])
@@ -235,7 +235,7 @@ class Machine:
         return Boot(self.place, self.node, self.check_alive, evidence, host.TIME_FACTOR[self.accelerator])
 
     def check_alive(self) -> None:
-        """LabError when the machine went off or its kernel gave up: then no wait helps."""
+        """Raise LabError if the machine went off or its kernel panicked, since waiting is then pointless."""
         if self.pid() is None:
             raise LabError(f"{self.node.name}: the machine went off\n{self.console_tail()}")
         if "Kernel panic" in self.console_tail(60):
@@ -245,17 +245,17 @@ class Machine:
             )
 
     def console_tail(self, lines: int = 15) -> str:
-        """The last lines the machine wrote on its console, indented under a heading."""
+        """The console's last lines, indented under a heading."""
         try:
             text = self.console.read_text(errors="replace")
         except OSError:
-            return f"  {self.node.name} wrote nothing on its console"
+            return f"  {self.node.name} wrote nothing to its console"
         kept = [f"  | {line}" for line in text.splitlines()[-lines:]]
         return "\n".join([f"  last lines of {self.console}:", *kept])
 
 
 def _answer(readline: Any) -> dict[str, Any]:
-    """The next message that is an answer; events come in between."""
+    """The next message that is an answer. Events may come before it."""
     while line := readline():
         message: dict[str, Any] = json.loads(line)
         if "event" not in message:
@@ -264,7 +264,7 @@ def _answer(readline: Any) -> dict[str, Any]:
 
 
 def _alive(pid: int) -> bool:
-    """False for a process that is gone or a zombie; a child of ours must be reaped to be gone."""
+    """Whether the process exists. A child of ours that ended is reaped first."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
     return Path(f"/proc/{pid}").exists()

@@ -1,4 +1,4 @@
-"""A pair of virtual machines with kernels of their own: QEMU, with KVM where the processor offers it, else emulated."""
+"""A pair of virtual machines with kernels of their own: QEMU with KVM if the processor offers it, else emulated."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SUSPENDED = "suspended"
 
 @dataclass(frozen=True)
 class MachinePair:
-    """See lab.nodes.Nodes. `down` suspends both machines; the next `up` resumes them where they were."""
+    """See lab.nodes.Nodes. `down` suspends both machines, and the next `up` resumes them."""
 
     place: Place
 
     @cached_property
     def machines(self) -> tuple[Machine, ...]:
-        """Of the accelerator and image that the machines run with, else of those a start would use."""
+        """Both machines, with the accelerator and image that they run with, or else that a start would use."""
         probe = [Machine(self.place, node, "kvm", Path()) for node in NODES]
         running = next(filter(None, (machine.running_accelerator() for machine in probe)), None)
         accelerator = running or host.accelerator()
@@ -66,7 +66,7 @@ class MachinePair:
         if complete and all(each(lambda machine: docker_answers(machine.place, machine.node, 30), running)):
             say(f"both machines are up ({running[0].accelerator})")
         elif not all(machine.tags() for machine in self.machines):
-            # without any kept state nobody ever got past a first `up` on these disks
+            # without any kept state, no first `up` on these disks ever finished
             self._forget()
             self._first_start()
         else:
@@ -74,7 +74,7 @@ class MachinePair:
 
     def _first_start(self) -> None:
         accelerator = self.machines[0].accelerator
-        # a cached property: what is found again is of the image that was just made
+        # replace the cached property: the machines now use the image that was just made
         self.__dict__["machines"] = self._of(accelerator, image.ensure(accelerator))
         for machine in self.machines:
             say(f"{machine.node.name}: new disk, booting ({machine.accelerator})")
@@ -89,11 +89,11 @@ class MachinePair:
         base = self.machines[0].image
         if not (base / "base.qcow2").exists():
             raise LabError(
-                f"the image that the machines' disks lie on is gone from the cache: {base}\n"
-                "  way out: lab/lab up --fresh makes new machines (what they hold is lost)"
+                f"the image below the machines' disks is gone from the cache: {base}\n"
+                "  way out: lab/lab up --fresh makes new machines (what the old ones hold is lost)"
             )
         if base != image.folder():
-            say("the inputs of the image changed since these machines were made; `lab/lab up --fresh` makes new ones")
+            say("the image's inputs changed after these machines were made; `lab/lab up --fresh` makes new ones")
         suspended = {machine.node for machine in self.machines if SUSPENDED in machine.states()}
         started = [machine for machine in self.machines if machine.pid() is None]
         for machine in started:
@@ -105,11 +105,9 @@ class MachinePair:
         each(lambda machine: machine.boot().wait_ready(restored=machine.node in suspended), self.machines)
 
     def save(self, state: str) -> None:
-        """Memory and disk; a state of that name is replaced."""
+        """Keep memory and disk. A state of the same name is replaced."""
         if off := [node.name for node in NODES if not self.runs(node)]:
-            raise LabError(
-                f"a state is kept of both running machines, and {' and '.join(off)} is off: lab/lab up first"
-            )
+            raise LabError(f"a snapshot needs both machines running, and {' and '.join(off)} is off: lab/lab up first")
         began = elapsed_s()
         access.close_connections(self.place)
         each(lambda machine: machine.qmp("stop"), self.machines)
@@ -117,10 +115,10 @@ class MachinePair:
             each(lambda machine: machine.monitor(f"savevm {machine.tag(state)}"), self.machines)
         finally:
             each(lambda machine: machine.qmp("cont"), self.machines)
-        say(f"state `{state}` kept in {elapsed_s() - began:.1f} s; `lab/lab reset {state}` comes back to it")
+        say(f"kept state `{state}` in {elapsed_s() - began:.1f} s; `lab/lab reset {state}` brings it back")
 
     def restore(self, state: str) -> None:
-        """With fresh processes, so that no old connection survives."""
+        """In new processes, so that no old connection survives."""
         access.prepare(self.place)
         access.close_connections(self.place)
         each(Machine.kill, self.machines)
@@ -141,7 +139,7 @@ class MachinePair:
     def _suspend(self, machine: Machine) -> None:
         began = elapsed_s()
         if machine.pid() is None:
-            say(f"{machine.node.name}: is off")
+            say(f"{machine.node.name}: is off already")
             return
         machine.qmp("stop")
         machine.monitor(f"savevm {machine.tag(SUSPENDED)}")
@@ -166,7 +164,7 @@ class MachinePair:
         self.machine(node).kill()
         self.apply_cable()
         access.close_connections(self.place, (node,))
-        say(f"{node.name}: power cut")
+        say(f"{node.name}: power is cut")
 
     def power_on(self, node: Node) -> None:
         machine = self.machine(node)
@@ -181,12 +179,12 @@ class MachinePair:
     def reboot(self, node: Node) -> None:
         if not self.runs(node):
             raise LabError(f"{node.name} is off: lab/lab power-on {node.name}")
-        way = self.machine(node).boot()
-        before = way.wait_ssh()
+        boot = self.machine(node).boot()
+        before = boot.wait_ssh()
         access.run(self.place, node, ["systemctl", "reboot"], limit_s=20)
         access.close_connections(self.place, (node,))
         say(f"{node.name}: rebooting")
-        way.wait_ready(unlike_boot=before)
+        boot.wait_ready(unlike_boot=before)
 
     def apply_cable(self) -> None:
         running = [machine for machine in self.machines if machine.pid() is not None]

@@ -1,7 +1,7 @@
-"""The runtime image of the lab: what goes into it, when it must be built again, and how.
+"""The lab's runtime image: what goes into it, when it must be built again, and how.
 
-Two layers. The base (Debian, Python, huggingface_hub) takes half a minute and is keyed by its script and the
-requirements; the thin one carries the stand-in `vllm` and is made in a second, so a change of the stand-in is cheap.
+It has two layers. The base (Debian, Python, huggingface_hub) takes half a minute to build and is keyed by its script
+and the requirements. The thin one has the stand-in `vllm` and takes a second, so changing the stand-in is cheap.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ PROGRAMS = SOURCE / "bin"
 NAME = "anemll/dspark-vllm-gx10"
 TAG = "0.1.1"
 BASE_TAG = "base"
-"""The base layer alone. A machine that has pulled it pulls the image itself in seconds."""
+"""The tag of the base layer alone. A machine that has pulled it pulls the whole image in seconds."""
 PYTHON = "3.13"
 PACKAGES = "usr/local/lib/python3.12/dist-packages"
-"""Where the real image has the vllm package, and so where startup steps look for it; the launcher knows."""
+"""Where the real image has the vllm package, and where a rank's start therefore looks for it."""
 
 BASE_LIMIT_S = 900
 
@@ -37,7 +37,7 @@ CONFIG = {
         "PATH=/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "LD_LIBRARY_PATH=/usr/local/cuda/lib64",
         "PYTHONUNBUFFERED=1",
-        # the real image names an interface of its builder's machine; whoever inherits it fails in Gloo
+        # the real image names an interface of the machine it was built on; a rank that inherits it fails in Gloo
         "GLOO_SOCKET_IFNAME=enP7s7",
     ],
     "Entrypoint": ["/opt/nvidia/nvidia_entrypoint.sh"],
@@ -48,7 +48,7 @@ CONFIG = {
 
 
 def key_of(*parts: bytes) -> str:
-    """Sixteen hex digits over the parts, in order."""
+    """A hash over the parts in order, sixteen hex digits."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(len(part).to_bytes(8, "big") + part)
@@ -56,7 +56,7 @@ def key_of(*parts: bytes) -> str:
 
 
 def stand_in_files() -> dict[str, tuple[bytes, int]]:
-    """Path in the image -> (content, mode) of everything in the thin layer."""
+    """The files of the thin layer: path in the image -> (content, mode)."""
     files: dict[str, tuple[bytes, int]] = {}
     for path in sorted(STAND_IN.rglob("*.py")):
         files[f"{PACKAGES}/vllm/{path.relative_to(STAND_IN)}"] = (path.read_bytes(), 0o644)
@@ -69,15 +69,15 @@ def stand_in_files() -> dict[str, tuple[bytes, int]]:
 
 
 def installer() -> list[str]:
-    """A Python that has pip: the checkout's environment, else the one that runs this."""
+    """The command of a Python that has pip: the checkout's environment, or else the one that runs this."""
     for python in (CHECKOUT / ".venv" / "bin" / "python", Path(sys.executable)):
         if python.exists() and subprocess.run([python, "-m", "pip", "--version"], capture_output=True).returncode == 0:
             return [str(python), "-m", "pip"]
-    raise LabError("the runtime image needs pip on the control host, and no Python here has it\n  way out: make setup")
+    raise LabError("the runtime image needs pip on the control host, but no Python here has it\n  way out: make setup")
 
 
 def run(what: str, command: list[str], log: Path) -> None:
-    """A long step with its output in a file; LabError with the file's end when it fails."""
+    """Run a long step with its output in a file. Raises LabError with the file's end if it fails."""
     with log.open("ab") as out:
         try:
             code = subprocess.run(
@@ -93,7 +93,7 @@ def run(what: str, command: list[str], log: Path) -> None:
 
 
 def base_layer() -> oci.Layer:
-    """Debian with Python and huggingface_hub, from the cache or built now."""
+    """The base layer, from the cache or built now."""
     folder = cache() / "runtime-image" / f"base-{key_of(BASE_SCRIPT.read_bytes(), REQUIREMENTS.read_bytes())}"
     file = folder / "base.tar.zst"
     if layer := oci.reopen(file):
@@ -103,7 +103,7 @@ def base_layer() -> oci.Layer:
     log.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         site, tar = Path(scratch) / "site", Path(scratch) / "base.tar"
-        say("runtime image: wheels of huggingface_hub")
+        say("runtime image: fetching the wheels of huggingface_hub")
         platforms = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
         run(
             "the wheels of the runtime image",
@@ -115,7 +115,7 @@ def base_layer() -> oci.Layer:
             ],
             log,
         )  # fmt: skip
-        say("runtime image: Debian and Python (half a minute, once)")
+        say("runtime image: installing Debian and Python (half a minute, once)")
         run("the base of the runtime image", [str(BASE_SCRIPT), str(site), str(tar)], log)
         say("runtime image: compressing the base layer")
         with tar.open("rb") as content:
@@ -123,7 +123,7 @@ def base_layer() -> oci.Layer:
 
 
 def build() -> tuple[oci.Image, oci.Image]:
-    """The image as this checkout's files make it, and one of its base layer alone, for whoever wants that in advance.
+    """The image of this checkout's files, and one of its base layer alone, which can be pulled in advance.
 
     What is in the cache is not built again.
     """
@@ -137,5 +137,5 @@ def build() -> tuple[oci.Image, oci.Image]:
     if thin is None:
         file.parent.mkdir(parents=True, exist_ok=True)
         thin = oci.compress(oci.tar_of(files), file)
-        say(f"runtime image: the stand-in's layer, {thin.size // 1024} KiB")
+        say(f"runtime image: built the stand-in's layer, {thin.size // 1024} KiB")
     return oci.image_of([base, thin], CONFIG), oci.image_of([base], CONFIG)

@@ -1,7 +1,8 @@
-"""An OCI image from layer files, byte for byte the same from the same inputs, and its push to a registry.
+"""Makes an OCI image from layer files, byte for byte the same from the same inputs, and pushes it to a registry.
 
-No Docker daemon and no container tool: an image is two JSON documents beside its layers, and a push is a few HTTP
-requests of the distribution API. The layers' times are clamped, so a rebuild has the old digest and replaces nothing.
+This needs no Docker daemon and no container tool: an image is two JSON documents beside its layers, and a push is a few
+HTTP requests of the distribution API. Every file has the same time, so a rebuild has the same digest and replaces
+nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 EPOCH = 1764460800
-"""Modification time of every file of a layer, and the image's creation time, seconds."""
+"""The modification time of every file of a layer, in seconds; CREATED is the same time."""
 
 CREATED = "2025-11-30T00:00:00Z"
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
@@ -39,7 +40,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Image:
-    """What a registry is given. `digest` is the manifest's, the one to pull by."""
+    """What a registry gets. `digest` is the manifest's, the one to pull by."""
 
     layers: list[Layer]
     config: bytes
@@ -54,7 +55,7 @@ def sha256(data: bytes) -> str:
 def compress(tar: IO[bytes], out: Path) -> Layer:
     """Write a tar stream as a layer at `out` (whole or not at all), with a `.json` beside it for `reopen`.
 
-    zstd, since an emulated machine unpacks it in half of gzip's time. Raises OSError when the zstd program fails.
+    It uses zstd, which an emulated machine unpacks in half of gzip's time. Raises OSError if the zstd program fails.
     """
     inside = hashlib.sha256()
     part = out.with_name(out.name + ".part")
@@ -78,7 +79,7 @@ def compress(tar: IO[bytes], out: Path) -> Layer:
 
 
 def reopen(file: Path) -> Layer | None:
-    """A layer that `compress` wrote earlier; None when it is not there."""
+    """A layer that `compress` wrote earlier; None if there is none."""
     try:
         note = json.loads(file.with_suffix(".json").read_text())
         return Layer(file, note["digest"], file.stat().st_size, note["diff_id"])
@@ -127,14 +128,14 @@ def image_of(layers: list[Layer], runtime_config: dict[str, Any]) -> Image:
 
 
 class Registry:
-    """A registry that speaks plain HTTP, as the lab's on the loopback interface does."""
+    """A registry that speaks plain HTTP, like the lab's."""
 
     def __init__(self, address: str, *, timeout_s: float = 60) -> None:
         self.base = f"http://{address}"
         self.timeout_s = timeout_s
 
     def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, str]:
-        """Status and Location header. Any status but a server error is an answer."""
+        """Status and Location header of a request. Only a server error raises."""
         url = path if path.startswith("http") else self.base + path
         request = urllib.request.Request(url, data=body, method=method, headers=headers or {})
         try:
@@ -155,7 +156,7 @@ class Registry:
         return self.ask("HEAD", f"/v2/{name}/manifests/{digest}", headers={"Accept": MANIFEST_TYPE})[0] == 200
 
     def push(self, image: Image, name: str, tag: str) -> None:
-        """Upload what the registry lacks, then the manifest under `tag`. Raises OSError with the registry's refusal."""
+        """Upload what the registry lacks, then the manifest under `tag`. Raises OSError if the registry refuses."""
         config = io.BytesIO(image.config)
         self._blob(name, sha256(image.config), len(image.config), config)
         for layer in image.layers:
@@ -170,7 +171,7 @@ class Registry:
             return
         status, location = self.ask("POST", f"/v2/{name}/blobs/uploads/", b"")
         if status != 202:
-            raise OSError(f"{self.base} took no upload for {name}: status {status}")
+            raise OSError(f"{self.base} refused an upload for {name} with status {status}")
         url = f"{location}{'&' if '?' in location else '?'}digest={digest}"
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
         status, _ = self.ask("PUT", url, content, headers)

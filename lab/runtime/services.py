@@ -1,8 +1,8 @@
 """The control host's two services for a pair: a registry and a model hub, where the pair's nodes reach them.
 
-`start` is idempotent: it builds and pushes the runtime image when needed, starts what does not run, starts again what
-runs from older sources, and returns once both answer. Processes are known by a pid file and by their own command line,
-so a pid that was given to someone else is never ended.
+`start` is idempotent: it builds and pushes the runtime image if needed, starts what is not running, restarts what runs
+from older sources, and returns once both answer. A process is recognized by its pid file and its own command line, so
+a reused pid is never ended.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ STOP_LIMIT_S = 10.0
 
 @dataclass(frozen=True)
 class Service:
-    """A background process of the lab. `mark` is a word of its command line that no other process has."""
+    """A background process of the lab. `signature` is a part of its command line that no other process has."""
 
     name: str
     command: list[str]
-    mark: str
+    signature: str
     port: int
     place: Place
 
@@ -54,23 +54,23 @@ class Service:
         return self.place.root / f"{self.name}.log"
 
     def pid(self) -> int | None:
-        """Its pid while it runs."""
+        """The process id while it runs."""
         try:
             pid = int(self.pid_file.read_text())
         except (OSError, ValueError):
             return None
-        return pid if self.mark in command_line(pid) else None
+        return pid if self.signature in command_line(pid) else None
 
     def launch(self) -> None:
         address = self.place.services_address
         if holder := listener(address, self.port):
             raise LabError(
                 f"the {self.name} needs port {self.port} of {address}, and {holder} listens on it\n"
-                "  way out: stop it; a lab of another checkout stops with its own lab/services stop"
+                "  way out: stop it; if it is another checkout's lab, with that one's lab/services stop"
             )
         if shutil.which(self.command[0]) is None:
             raise LabError(f"{self.command[0]} is not installed\n  way out: make setup")
-        # the shell ends at once, so the service is nobody's child: no zombie, and no end with this process
+        # the shell ends at once, so the service is nobody's child: it leaves no zombie and outlives this process
         begun = subprocess.run(
             ["sh", "-c", '"$@" >>"$0" 2>&1 </dev/null & echo $!', str(self.log), *self.command],
             cwd=CHECKOUT,
@@ -96,7 +96,7 @@ class Service:
         )
 
     def stop(self) -> bool:
-        """True if it ran. Ends it by its pid, hard after STOP_LIMIT_S."""
+        """End the process by its pid, with SIGKILL after STOP_LIMIT_S. Returns whether it ran."""
         pid = self.pid()
         if pid is not None:
             os.kill(pid, signal.SIGTERM)
@@ -118,24 +118,24 @@ def tail(file: Path, lines: int = 12) -> str:
 
 
 def command_line(pid: int) -> str:
-    """A living process's arguments, joined by spaces; empty for none, a zombie and a kernel thread."""
+    """A process's arguments, joined by spaces; empty for no process, a zombie and a kernel thread."""
     process = Path(f"/proc/{pid}")
     for _ in range(20):
         try:
-            words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            arguments = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             is_zombie = (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
         except OSError:
             return ""
-        if words or is_zombie:
-            return words
-        # in the middle of an exec it has none for a moment
+        if arguments or is_zombie:
+            return arguments
+        # for a moment during an exec there are none
         time.sleep(0.02)
     return ""
 
 
 def listener(ip: str, port: int) -> str | None:
-    """`pid N (command line)` of whoever listens on the port of `ip` or of every address; None when free."""
-    # as the kernel writes it: the address's bytes as a number of this machine
+    """`pid N (command line)` of the process that listens on the port of `ip` or of every address; None if free."""
+    # the kernel prints the address's bytes as one number in this machine's byte order
     ours = f"{int.from_bytes(socket.inet_aton(ip), sys.byteorder):08X}"
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
@@ -162,9 +162,9 @@ def registry(place: Place) -> Service:
 
 
 def hub(place: Place) -> Service:
-    words = ["--host", place.services_address, "--port", str(HUB_PORT), "--lab", str(place.root)]
-    command = [sys.executable, "-m", "lab.hub.server", *words]
-    return Service("hub", command, f"lab.hub.server {' '.join(words)}", HUB_PORT, place)
+    options = ["--host", place.services_address, "--port", str(HUB_PORT), "--lab", str(place.root)]
+    command = [sys.executable, "-m", "lab.hub.server", *options]
+    return Service("hub", command, f"lab.hub.server {' '.join(options)}", HUB_PORT, place)
 
 
 def registry_address(place: Place) -> str:
@@ -176,7 +176,7 @@ def write_registry_config(place: Place) -> None:
     config = {
         "version": 0.1,
         "log": {"level": "warn", "accesslog": {"disabled": True}},
-        # pairs side by side serve the same images
+        # shared, since pairs side by side serve the same images
         "storage": {"filesystem": {"rootdirectory": str(shared() / "registry")}},
         "http": {"addr": registry_address(place)},
     }
@@ -184,7 +184,7 @@ def write_registry_config(place: Place) -> None:
 
 
 def hub_sources(place: Place) -> str | None:
-    """Digest of the sources that the running hub was started from; None while it does not answer."""
+    """The digest of the sources that the running hub was started from; None if it does not answer."""
     try:
         with urllib.request.urlopen(f"http://{place.services_address}:{HUB_PORT}/lab/health", timeout=5) as reply:
             return str(json.load(reply)["sources"])
@@ -195,46 +195,46 @@ def hub_sources(place: Place) -> str | None:
 def start(place: Place) -> None:
     for folder in (place.root, shared()):
         folder.mkdir(parents=True, exist_ok=True)
-    shelf = oci.Registry(registry_address(place))
-    keeper, model_hub = registry(place), hub(place)
+    image_store = oci.Registry(registry_address(place))
+    image_registry, model_hub = registry(place), hub(place)
     if model_hub.pid() is not None and hub_sources(place) != hub_server.sources():
-        say("hub: runs from older sources, starting it again")
+        say("hub: restarting it, since its sources changed")
         model_hub.stop()
     if model_hub.pid() is None:
         model_hub.launch()
-    if keeper.pid() is None:
+    if image_registry.pid() is None:
         write_registry_config(place)
-        keeper.launch()
+        image_registry.launch()
     with (shared() / "runtime-image.lock").open("w") as lock:
-        # pairs side by side: one builds, the others find it in the cache
+        # with pairs side by side, one builds and the others find the image in the cache
         fcntl.flock(lock, fcntl.LOCK_EX)
         image, base = runtime_image.build()
-    keeper.await_answer(shelf.answers)
+    image_registry.await_answer(image_store.answers)
     for pushed, tag in ((base, runtime_image.BASE_TAG), (image, runtime_image.TAG)):
-        if not shelf.has(runtime_image.NAME, pushed.digest):
+        if not image_store.has(runtime_image.NAME, pushed.digest):
             say(f"registry: pushing {runtime_image.NAME}:{tag}")
-            shelf.push(pushed, runtime_image.NAME, tag)
+            image_store.push(pushed, runtime_image.NAME, tag)
     model_hub.await_answer(lambda: hub_sources(place) == hub_server.sources())
     (place.root / "runtime-image.digest").write_text(f"{image.digest}\n")
     say(f"registry and hub answer on {place.services_address}; runtime image {image.digest[:19]}")
 
 
 def status(place: Place) -> int:
-    """One line a service on stdout; 0 when both answer, the hub from these sources, else 3."""
+    """Print one line for each service. Returns 0 if both answer, the hub from the present sources, else 3."""
     healthy = True
     for service, answers in (
         (registry(place), oci.Registry(registry_address(place)).answers),
         (hub(place), lambda: hub_sources(place) == hub_server.sources()),
     ):
         pid = service.pid()
-        state = "answers" if pid and answers() else "does not answer, or is older" if pid else "not running"
+        state = "answers" if pid and answers() else "does not answer, or runs older sources" if pid else "not running"
         healthy = healthy and state == "answers"
         print(f"{service.name:<9} {place.services_address}:{service.port}  {state}" + (f", pid {pid}" if pid else ""))
     return 0 if healthy else 3
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="lab/services", description="registry and model hub of the lab")
+    parser = argparse.ArgumentParser(prog="lab/services", description="Registry and model hub of the lab.")
     parser.add_argument("action", choices=("start", "stop", "status"))
     action = parser.parse_args(arguments).action
     place = Place.of_environment()

@@ -36,5 +36,5 @@ def test_the_bytes_until_the_hub_goes_down_are_counted_anew_when_the_file_change
 
 
 def test_a_list_is_no_set_of_switches():
-    with pytest.raises(ValueError, match="no JSON object"):
+    with pytest.raises(ValueError, match="not a JSON object"):
         Switches.of([])
