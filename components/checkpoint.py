@@ -5,8 +5,6 @@ from collections.abc import Sequence
 import pulumi
 import pulumi_command as command
 
-from components.facts.checkpoint_plan import Need, need
-from components.facts.node_facts import NodeFacts
 from components.image import Image
 from components.nfs import NfsCheckpoint, NfsExport
 from components.node import Node
@@ -66,7 +64,6 @@ class Checkpoint(pulumi.ComponentResource):
         secrets: dict[str, pulumi.Input[str]],
         *,
         begin_again: str | None,
-        follow_again: str | None,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("spark:checkpoint:Checkpoint", f"{node.role}-checkpoint", None, opts)
@@ -76,7 +73,8 @@ class Checkpoint(pulumi.ComponentResource):
             "download.step",
             inputs,
             timeout_s=600,
-            repair=begin_again,
+            # a job that runs is followed, not begun again
+            repair=None if node.plan.job_runs else begin_again,
             secrets=secrets,
             opts=pulumi.ResourceOptions(parent=self, depends_on=[node.ready, image.pulled]),
         )
@@ -86,7 +84,7 @@ class Checkpoint(pulumi.ComponentResource):
             "download.step",
             follow,
             timeout_s=cluster.checkpoint.download_timeout_s,
-            repair=follow_again,
+            repair=reasons([node]),
             opts=pulumi.ResourceOptions(parent=self, depends_on=[self.begun]),
         )
         self.complete = done
@@ -96,38 +94,46 @@ class Checkpoint(pulumi.ComponentResource):
 
 
 def declare(
-    cluster: ClusterSettings,
-    nodes: Sequence[Node],
-    images: Sequence[Image],
-    facts: Sequence[NodeFacts | None],
-    stack: str,
-    hf_token: pulumi.Output[str] | None,
+    cluster: ClusterSettings, nodes: Sequence[Node], images: Sequence[Image], hf_token: pulumi.Output[str] | None
 ) -> list[Checkpoint | NfsCheckpoint]:
     """Every node's checkpoint, in rank order."""
-    needs = [need(cluster, rank, known) if known else None for rank, known in enumerate(facts)]
-    found: list[Checkpoint | NfsCheckpoint] = []
-    export: NfsExport | None = None
-    head: Checkpoint | None = None
-    for node, image, lacking, known in zip(nodes, images, needs, facts, strict=True):
-        again = lacking.trigger if lacking else None
-        if head and cluster.reads_over_nfs(node.rank):
-            export = export or NfsExport(cluster, nodes[0], head.complete, any_of(needs[1:]))
-            found.append(NfsCheckpoint(cluster, node, image, export, again))
-            continue
-        # the head's job is needed by whoever copies from it; one that runs is followed, and begun again by nobody
-        begin_again = again if head or not mirrors(cluster) else any_of(needs)
-        if known and known.job_runs(stack):
-            begin_again = None
-        secrets: dict[str, pulumi.Input[str]]
-        if head:
-            secrets = {"SPARK_SOURCE": head.begun.stdout}
-        else:
-            secrets = {"HF_TOKEN": hf_token if hf_token is not None else ""}
-        copy = Checkpoint(cluster, node, image, secrets, begin_again=begin_again, follow_again=again)
-        head = head or copy
-        found.append(copy)
-    return found
+    token: dict[str, pulumi.Input[str]] = {"HF_TOKEN": hf_token if hf_token is not None else ""}
+    if cluster.checkpoint.mode == "nfs":
+        return declare_nfs(cluster, nodes, images, token)
+    return declare_local(cluster, nodes, images, token)
 
 
-def any_of(needs: Sequence[Need | None]) -> str | None:
-    return "; ".join(lacking.trigger for lacking in needs if lacking) or None
+def declare_local(
+    cluster: ClusterSettings, nodes: Sequence[Node], images: Sequence[Image], token: dict[str, pulumi.Input[str]]
+) -> list[Checkpoint | NfsCheckpoint]:
+    """A copy on every node: the head downloads, and the others mirror from it."""
+    # whatever a worker lacks, the head's job must offer
+    head = Checkpoint(cluster, nodes[0], images[0], token, begin_again=reasons(nodes))
+    source: dict[str, pulumi.Input[str]] = {"SPARK_SOURCE": head.begun.stdout}
+    return [
+        head,
+        *(
+            Checkpoint(cluster, node, image, source, begin_again=reasons([node]))
+            for node, image in zip(nodes[1:], images[1:], strict=True)
+        ),
+    ]
+
+
+def declare_nfs(
+    cluster: ClusterSettings, nodes: Sequence[Node], images: Sequence[Image], token: dict[str, pulumi.Input[str]]
+) -> list[Checkpoint | NfsCheckpoint]:
+    """One copy, on the head, which the others read."""
+    head = Checkpoint(cluster, nodes[0], images[0], token, begin_again=reasons(nodes[:1]))
+    export = NfsExport(cluster, nodes[0], head.complete, reasons(nodes[1:]))
+    return [
+        head,
+        *(
+            NfsCheckpoint(cluster, node, image, export, reasons([node]))
+            for node, image in zip(nodes[1:], images[1:], strict=True)
+        ),
+    ]
+
+
+def reasons(nodes: Sequence[Node]) -> str | None:
+    """Why steps of these nodes run again; None when none of them needs anything."""
+    return "; ".join(node.plan.checkpoint.trigger for node in nodes if node.plan.checkpoint) or None

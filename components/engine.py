@@ -77,8 +77,6 @@ class Engine(pulumi.ComponentResource):
                         delete_before_replace=True,
                         replace_with=list(started),
                         depends_on=[*depends, *keys, *started],
-                        # the generation is known from facts alone: without them it must not look like a change
-                        ignore_changes=["labels"] if cluster.facts == "off" else None,
                         # whole scripts; that they changed shows in the label spark.spec
                         hide_diffs=["uploads"],
                     ),
@@ -111,11 +109,7 @@ class Engine(pulumi.ComponentResource):
             timeout_s=600,
             # a note, not a trigger: it runs again as an update, and only the ranks show as replaced
             note=f"generation {generation.name}",
-            opts=pulumi.ResourceOptions(
-                parent=self,
-                depends_on=[copy.complete for copy in checkpoints],
-                ignore_changes=["create"] if cluster.facts == "off" else None,
-            ),
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[copy.complete for copy in checkpoints]),
         )
 
     def _key_file(self, node: Node, api_key: pulumi.Output[str]) -> command.remote.Command:
@@ -127,7 +121,7 @@ class Engine(pulumi.ComponentResource):
             inputs,
             timeout_s=30,
             secrets={"SPARK_SECRET": api_key},
-            repair=node.folder_gap,
+            repair=node.plan.folder_gap,
             opts=pulumi.ResourceOptions(parent=self, depends_on=[node.ready]),
         )
 

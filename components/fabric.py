@@ -21,10 +21,7 @@ class Fabric(pulumi.ComponentResource):
     """NCCL_IB_HCA as the ranks of this node use it."""
     ifname: pulumi.Output[str]
 
-    def __init__(
-        self, cluster: ClusterSettings, node: Node, seen: str | None, opts: pulumi.ResourceOptions | None = None
-    ) -> None:
-        """`seen` is what the facts know of boot and table; None when facts are off."""
+    def __init__(self, cluster: ClusterSettings, node: Node, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("spark:fabric:Fabric", f"{node.role}-fabric", None, opts)
         inputs: LookupInputs = {
             "fabric_ip": str(node.settings.fabric_ip),
@@ -36,13 +33,11 @@ class Fabric(pulumi.ComponentResource):
             "gid.lookup",
             inputs,
             timeout_s=60,
-            note=seen or "",
-            opts=pulumi.ResourceOptions(
-                parent=self, depends_on=[node.ready], ignore_changes=["create"] if seen is None else None
-            ),
+            note=node.plan.fabric_note,
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[node.ready]),
         )
-        found: pulumi.Output[Resolution] = self.lookup.stdout.apply(json.loads)
-        self.gid_index = found.apply(lambda resolution: resolution["gid_index"])
-        self.hca = found.apply(lambda resolution: resolution["hca"])
-        self.ifname = found.apply(lambda resolution: resolution["ifname"])
+        resolution: pulumi.Output[Resolution] = self.lookup.stdout.apply(json.loads)
+        self.gid_index = resolution.apply(lambda looked_up: looked_up["gid_index"])
+        self.hca = resolution.apply(lambda looked_up: looked_up["hca"])
+        self.ifname = resolution.apply(lambda looked_up: looked_up["ifname"])
         self.register_outputs({"gid_index": self.gid_index, "hca": self.hca, "ifname": self.ifname})

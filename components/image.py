@@ -3,7 +3,6 @@
 import pulumi
 import pulumi_docker as docker
 
-from components.facts.node_facts import NodeFacts
 from components.node import Node
 from components.settings.cluster import ClusterSettings
 from host.pull_image import ImageInputs
@@ -16,13 +15,7 @@ class Image(pulumi.ComponentResource):
     - the docker image that the pull left, which the ranks are created from; it stays at destroy
     """
 
-    def __init__(
-        self,
-        cluster: ClusterSettings,
-        node: Node,
-        facts: NodeFacts | None,
-        opts: pulumi.ResourceOptions | None = None,
-    ) -> None:
+    def __init__(self, cluster: ClusterSettings, node: Node, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("spark:image:Image", f"{node.role}-image", None, opts)
         reference, limit_s = cluster.image.pinned, cluster.image.pull_timeout_s
         inputs: ImageInputs = {
@@ -35,7 +28,7 @@ class Image(pulumi.ComponentResource):
             "host.pull_image",
             inputs,
             timeout_s=limit_s,
-            repair=facts.image_gap() if facts else None,
+            repair=node.plan.image_gap,
             opts=pulumi.ResourceOptions(parent=self, depends_on=[node.ready]),
         )
         image = docker.RemoteImage(

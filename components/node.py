@@ -9,7 +9,7 @@ import pulumi_command as command
 import pulumi_docker as docker
 
 from components.facts.generation import Generation
-from components.facts.node_facts import NodeFacts
+from components.facts.node_plan import NodePlan
 from components.remote import connection, script_resource
 from components.settings.cluster import ClusterSettings
 from components.settings.sections import NodeSettings
@@ -27,11 +27,10 @@ class Node(pulumi.ComponentResource):
     role: str
     rank: int
     settings: NodeSettings
+    plan: NodePlan
     docker: docker.Provider
     folder: pulumi.Output[str]
     """Absolute path of our folder on the node."""
-    folder_gap: str | None
-    """In words, that our folder is not there although it should be; None when it is, or nobody knows."""
     hub: pulumi.Output[str]
     """Absolute path of the Hugging Face hub cache on the node."""
 
@@ -40,8 +39,8 @@ class Node(pulumi.ComponentResource):
         cluster: ClusterSettings,
         rank: int,
         target: Target,
-        resolved: Resolved,
-        facts: NodeFacts | None,
+        resolved: Resolved | None,
+        plan: NodePlan,
         generation: Generation,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
@@ -49,16 +48,12 @@ class Node(pulumi.ComponentResource):
         super().__init__("spark:node:Node", self.role, None, opts)
         self.rank = rank
         self.settings = cluster.nodes[rank]
-        self._offline = facts is None
+        self.plan = plan
         self._generation = generation.name
-        self.folder_gap = facts.folder_gap() if facts else None
-        self._connection = connection(target, resolved, known=not self._offline)
-        ssh_opts = [*target.options, *([] if resolved.multiplexed else target.multiplexing)]
+        self._connection = connection(target, resolved)
+        ssh_opts = [*target.options, *([] if resolved and resolved.multiplexed else target.multiplexing)]
         self.docker = docker.Provider(
-            self.role,
-            host=target.url,
-            ssh_opts=ssh_opts,
-            opts=pulumi.ResourceOptions(parent=self, ignore_changes=["sshOpts"] if self._offline else None),
+            self.role, host=target.url, ssh_opts=ssh_opts, opts=pulumi.ResourceOptions(parent=self)
         )
         stack, hf_cache = pulumi.get_stack(), self.settings.hf_cache
         make: FolderInputs = {"action": "make", "stack": stack, "hf_cache": hf_cache, "new": False}
@@ -69,7 +64,7 @@ class Node(pulumi.ComponentResource):
             "host.our_folder",
             new,
             timeout_s=120,
-            repair=self.folder_gap,
+            repair=plan.folder_gap,
             update_inputs=make,
             delete_inputs=remove,
             # a repair replaces: without this the old one's removal would come last and undo it
@@ -102,9 +97,6 @@ class Node(pulumi.ComponentResource):
         elif "triggers" not in options:
             # the state keeps the last repair's words; that there are none now is no change
             ignored.append("triggers")
-        if self._offline:
-            # a reviewer's machine has neither the keys nor the known hosts that the state was made with
-            ignored.append("connection")
         opts = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(ignore_changes=ignored))
         return script_resource(
             f"{self.role}-{purpose}",

@@ -27,14 +27,14 @@ def way_in(resolved: Resolved) -> dict[str, Any]:
     }
 
 
-def connection(target: Target, resolved: Resolved, *, known: bool) -> command.remote.ConnectionArgs:
+def connection(target: Target, resolved: Resolved | None) -> command.remote.ConnectionArgs:
     """pulumi-command's connection, filled from ssh's configuration.
 
-    The key of an agent never enters the state; a key file does, as a secret. `known` false is for a preview that will
-    connect nowhere: no key and no host key are looked for.
+    The key of an agent never enters the state; a key file does, as a secret. `resolved` is None with `facts: off`:
+    nothing connects then, and neither a key nor a host key is looked for.
     """
-    if not known:
-        return command.remote.ConnectionArgs(host=resolved.host, port=resolved.port, user=resolved.user)
+    if resolved is None:
+        return command.remote.ConnectionArgs(host=target.host, port=target.port, user=target.user)
     jump = resolved.proxy_jump
     return command.remote.ConnectionArgs(**way_in(resolved), proxy=proxy(target, jump) if jump else None)
 

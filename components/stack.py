@@ -1,17 +1,16 @@
 """All resources of a stack, in the order in which they build on each other."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import pulumi
-
-from components import checkpoint, nfs, program
+from components import checkpoint, nfs
 from components.engine import Engine
 from components.fabric import Fabric
 from components.facts.generation import Generation
-from components.facts.node_facts import NodeFacts
+from components.facts.node_plan import NodePlan
 from components.image import Image
 from components.nfs import NfsCheckpoint
 from components.node import Node
+from components.program import Secrets
 from components.rank.spec import RankSpec
 from components.readiness import Readiness
 from components.settings.cluster import ClusterSettings
@@ -35,24 +34,21 @@ class SparkPair:
     def __init__(
         self,
         cluster: ClusterSettings,
-        targets: Sequence[tuple[Target, Resolved]],
-        facts: Sequence[NodeFacts] | None,
+        targets: Sequence[tuple[Target, Resolved | None]],
+        plans: Sequence[NodePlan],
         specs: Sequence[RankSpec],
         generation: Generation,
-        secrets: Mapping[str, pulumi.Output[str] | None],
+        secrets: Secrets,
     ) -> None:
-        """Every sequence is in rank order; `facts` is None when they are off."""
+        """Every sequence is in rank order."""
         self.cluster, self.generation = cluster, generation
         ranks = range(len(cluster.nodes))
-        seen = [facts[rank] if facts else None for rank in ranks]
-        self.nodes = nodes = [Node(cluster, rank, *targets[rank], seen[rank], generation) for rank in ranks]
-        self.fabrics = [Fabric(cluster, nodes[rank], program.table_seen(cluster, rank, seen[rank])) for rank in ranks]
-        self.images = [Image(cluster, nodes[rank], seen[rank]) for rank in ranks]
-        self.checkpoints = checkpoint.declare(
-            cluster, nodes, self.images, seen, pulumi.get_stack(), secrets["hf_token"]
-        )
+        self.nodes = nodes = [Node(cluster, rank, *targets[rank], plans[rank], generation) for rank in ranks]
+        self.fabrics = [Fabric(cluster, node) for node in nodes]
+        self.images = [Image(cluster, node) for node in nodes]
+        self.checkpoints = checkpoint.declare(cluster, nodes, self.images, secrets.hf_token)
         self.engine = Engine(
-            cluster, specs, nodes, self.fabrics, self.images, self.checkpoints, generation, secrets["api_key"]
+            cluster, specs, nodes, self.fabrics, self.images, self.checkpoints, generation, secrets.api_key
         )
         nfs.keep_serving(self.checkpoints, self.engine.ranks)
         self.readiness = Readiness(cluster, specs, nodes, self.engine)

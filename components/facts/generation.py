@@ -29,6 +29,10 @@ class Generation:
     """Why the ranks start anew; None when the live generation stays."""
 
 
+UNKNOWN = Generation("unknown", None)
+"""Of a preview without facts."""
+
+
 def decide(live: Sequence[LiveRank | None], roles: Sequence[str], wanted_spec: str) -> Generation:
     """`live` in rank order, None where a node has no container of that rank.
 

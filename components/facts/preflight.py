@@ -56,35 +56,36 @@ def asymmetries(cluster: ClusterSettings, facts: Sequence[NodeFacts]) -> Iterato
 
 
 def findings(
-    cluster: ClusterSettings, facts: Sequence[NodeFacts] | None, stack: str, *, has_hf_token: bool = False
+    cluster: ClusterSettings, facts: Sequence[NodeFacts], stack: str, *, has_hf_token: bool = False
 ) -> list[Finding]:
-    """Everything that settings and facts say, errors first; without facts only what settings alone say."""
-    found = list(settings_findings(cluster))
-    if facts is not None:
-        views = [NodeView(cluster, rank, node, stack, has_hf_token) for rank, node in enumerate(facts)]
-        found += [finding for view in views for rule in NODE_RULES for finding in rule(view)]
-        found += asymmetries(cluster, facts)
+    """Everything that settings and facts say, errors first; `facts` is empty with `facts: off`."""
+    views = [NodeView(cluster, rank, node, stack, has_hf_token) for rank, node in enumerate(facts)]
+    every = [
+        *settings_findings(cluster),
+        *(finding for view in views for rule in NODE_RULES for finding in rule(view)),
+        *asymmetries(cluster, facts),
+    ]
     allowed = [
         Finding("warning", item.where, f"{item.text} (allowed by this stack)", item.rule)
         if item.level == "error" and item.rule in cluster.allow
         else item
-        for item in found
+        for item in every
     ]
     return sorted(allowed, key=lambda item: item.level)
 
 
 def check(
     cluster: ClusterSettings,
-    facts: Sequence[NodeFacts] | None,
+    facts: Sequence[NodeFacts],
     stack: str,
     warn: Callable[[str], None],
     *,
     has_hf_token: bool = False,
 ) -> None:
     """Hand every warning to `warn`. Raises PreflightError with every error."""
-    found = findings(cluster, facts, stack, has_hf_token=has_hf_token)
-    for item in found:
+    every = findings(cluster, facts, stack, has_hf_token=has_hf_token)
+    for item in every:
         if item.level == "warning":
             warn(str(item))
-    if errors := [str(item) for item in found if item.level == "error"]:
+    if errors := [str(item) for item in every if item.level == "error"]:
         raise PreflightError(errors)

@@ -9,6 +9,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from components.settings.cluster import ClusterSettings
 from components.settings.sections import SSH_TARGET
 
 CONNECT_TIMEOUT_S = 8
@@ -77,6 +78,11 @@ class Resolved:
     identity_agent: str | None = None
 
 
+def targets_of(cluster: ClusterSettings) -> list[Target]:
+    """How the stack file says to reach each node, in rank order."""
+    return [Target.parse(node.ssh, cluster.ssh_config) for node in cluster.nodes]
+
+
 def ssh_argv(target: Target, line: str, *, multiplexed: bool) -> list[str]:
     """argv of one remote command. `multiplexed` says that the user's configuration shares connections already."""
     return ["ssh", *target.options, *([] if multiplexed else target.multiplexing), "-T", *target.words, line]
@@ -91,6 +97,11 @@ def resolve(target: Target) -> Resolved:
     if done.returncode:
         raise SshError(f"ssh -G {target.host} failed: {done.stderr.strip()}: mend the SSH configuration")
     return parse_settings(done.stdout)
+
+
+def resolve_nodes(cluster: ClusterSettings) -> list[tuple[Target, Resolved]]:
+    """Every node's target and what the ssh program makes of it, in rank order. Raises SshError."""
+    return [(target, resolve(target)) for target in targets_of(cluster)]
 
 
 def parse_settings(text: str) -> Resolved:

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from components.facts.checkpoint_plan import amount
-from components.program import targets
 from components.settings.cluster import ClusterSettings, profiles, read_profile, with_profile
 from components.ssh.node_script import run_script
-from components.ssh.target import Resolved, SshError, Target
+from components.ssh.target import Resolved, SshError, Target, resolve_nodes
 from hub.prune import Kept, Listing, PruneInputs, Removed, Row
 from scripts.commands import Answer, Call, say, waiting
 from scripts.stacks import Stack, StackError, Values, cluster_of, stack_files
@@ -105,7 +104,7 @@ def nodes_of(cluster: ClusterSettings, own: Path, wanted: list[Named]) -> Iterat
     """The nodes with what each must keep; `own` is their stack's file. Raises SshError for a broken configuration."""
     of_profiles = [read_profile(name)[0]["checkpoint"]["repo"] for name in profiles()]
     models = sorted({*of_profiles, *(each.repo for each in wanted)})
-    for rank, (target, resolved) in enumerate(targets(cluster)):
+    for rank, (target, resolved) in enumerate(resolve_nodes(cluster)):
         keep: dict[str, dict[str, str]] = {}
         unneeded: dict[str, list[str]] = {}
         for each in wanted:

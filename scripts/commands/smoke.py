@@ -13,11 +13,10 @@ import json
 import shlex
 from typing import Any
 
-from components.program import targets
 from components.rank.build import probe_host
 from components.settings.cluster import LOOPBACK, ClusterSettings
 from components.ssh.node_script import run_script
-from components.ssh.target import SshError, Target
+from components.ssh.target import SshError, resolve_nodes, targets_of
 from rank.probe import ProbeInputs
 from scripts.commands import Answer, Call, waiting
 from scripts.stacks import cluster_of
@@ -38,7 +37,7 @@ def ask(cluster: ClusterSettings, stack: str, question: str) -> str:
         "warmup_agree": 0.0,
     }
     try:
-        head, *_ = targets(cluster)
+        head, *_ = resolve_nodes(cluster)
         with waiting("waiting for the answer"):
             answer = run_script(*head, "rank.probe", inputs, timeout_s=LIMIT_S + 10)
     except SshError as error:
@@ -54,7 +53,7 @@ def tunnel(cluster: ClusterSettings) -> list[str] | None:
     host, port = cluster.engine.host, cluster.engine.port
     if host not in LOOPBACK:
         return None
-    head = Target.parse(cluster.nodes[0].ssh, cluster.ssh_config)
+    head = targets_of(cluster)[0]
     config = ["-F", str(head.config.absolute())] if head.config else []
     return ["ssh", "-N", "-S", "none", "-L", f"{port}:{probe_host(host)}:{port}", *config, *head.words]
 

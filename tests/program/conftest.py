@@ -22,6 +22,7 @@ from pulumi.runtime.proto import source_pb2
 from components import program, remote
 from components.facts import gathering
 from components.settings.base import PROJECT_DIR
+from components.ssh import target
 from components.ssh.target import Resolved
 from tests.program.pair import healthy, typed
 
@@ -245,7 +246,7 @@ def run_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     (folder / ".lab").mkdir()
     (folder / ".lab/runtime-image.digest").write_text(DIGEST + "\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(program, "resolve", lambda target: Resolved(target.host, "ops", 22, [], []))
+        patch.setattr(target, "resolve", lambda target: Resolved(target.host, "ops", 22, [], []))
         patch.setattr(remote, "key_file", lambda resolved: None)
         patch.setattr(remote, "host_key", lambda resolved: f"ssh-ed25519 AAAA-{resolved.host}")
         loop = asyncio.new_event_loop()

@@ -5,8 +5,9 @@ from typing import Any
 import pulumi
 import pytest
 
-from components import program, remote
+from components import remote
 from components.facts import preflight
+from components.ssh import target
 from components.ssh.target import SshError
 from tests.program.conftest import Engine, Runner
 
@@ -19,7 +20,7 @@ def nobody(*_: object) -> Any:
 def off(run_program: Runner) -> Engine:
     """The lab's stack where neither ssh's configuration, nor a key, nor a known host is there."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(program, "resolve", nobody)
+        patch.setattr(target, "resolve", nobody)
         patch.setattr(remote, "key_file", nobody)
         patch.setattr(remote, "host_key", nobody)
         patch.setattr(pulumi.runtime, "is_dry_run", lambda: True)
@@ -56,7 +57,9 @@ def test_what_the_stack_file_says_is_compared_as_ever(off: Engine, dev: Engine):
         assert before.labels["spark.spec"] == after.labels["spark.spec"]
 
 
-def test_settings_are_judged_all_the_same(run_program: Runner):
+def test_settings_are_judged_all_the_same(run_program: Runner, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: True)
+
     def change(cluster: dict[str, Any]) -> None:
         cluster.update(facts="off")
         cluster["engine"]["gpu_memory_utilization"] = 0.95
@@ -69,7 +72,7 @@ def test_settings_are_judged_all_the_same(run_program: Runner):
 def test_with_facts_a_node_that_ssh_does_not_know_stops_the_preview(
     run_program: Runner, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(program, "resolve", nobody)
+    monkeypatch.setattr(target, "resolve", nobody)
     assert run_program.refused("dev")[0] == ["this machine knows no node"]
 
 

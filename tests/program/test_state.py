@@ -115,7 +115,7 @@ def test_a_key_file_is_stored_as_a_secret_and_an_agents_key_not_at_all(
 
 def test_a_jump_host_is_checked_and_reached_like_a_node(run_program: Runner, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
-        "components.program.resolve",
+        "components.ssh.target.resolve",
         lambda target: Resolved(target.host, "ops", 22, [], [], proxy_jump="jump@bastion.example.net:2200"),
     )
     monkeypatch.setattr(remote, "resolve", lambda target: Resolved(target.host, target.user, target.port, [], []))

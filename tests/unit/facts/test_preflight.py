@@ -18,7 +18,7 @@ def test_a_healthy_pair_has_no_finding():
 
 def test_without_facts_only_the_settings_are_judged():
     stack = cluster(change={**NODES, "engine": {"gpu_memory_utilization": 0.9}})
-    assert [item.where for item in findings(stack, None, "dev")] == ["engine/gpu_memory_utilization"]
+    assert [item.where for item in findings(stack, [], "dev")] == ["engine/gpu_memory_utilization"]
 
 
 @pytest.mark.parametrize(
