@@ -2,23 +2,14 @@
 
 import pulumi
 
-from components.settings.cluster import ClusterSettings
 from components.stack import SparkPair
-
-
-def api_host(cluster: ClusterSettings) -> str:
-    """Where clients reach the API: the bound address, or the head's fabric address for a wildcard."""
-    host = cluster.engine.host
-    if host in ("0.0.0.0", "::"):
-        return cluster.api_host or str(cluster.nodes[0].fabric_ip)
-    return f"[{host}]" if ":" in host else host
 
 
 def export(pair: SparkPair) -> None:
     cluster, report = pair.cluster, pair.readiness.report
     by_role = list(zip(pair.nodes, pair.fabrics, strict=True))
     checkpoints = zip(pair.nodes, pair.checkpoints, strict=True)
-    pulumi.export("api_url", f"http://{api_host(cluster)}:{cluster.engine.port}/v1")
+    pulumi.export("api_url", cluster.api_url)
     pulumi.export("models", list(cluster.engine.served_model_name))
     pulumi.export("kv_pool", report.apply(kv_pool))
     pulumi.export("gid_index", {node.role: fabric.gid_index for node, fabric in by_role})

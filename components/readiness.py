@@ -9,7 +9,6 @@ import pulumi_command as command
 
 from components.engine import Engine
 from components.node import Node
-from components.rank.build import probe_host
 from components.rank.spec import RankSpec
 from components.settings.cluster import ClusterSettings
 
@@ -36,7 +35,7 @@ class Readiness(pulumi.ComponentResource):
         inputs = {
             "ssh_config": str(cluster.ssh_config) if cluster.ssh_config else None,
             "nodes": watched,
-            "base_url": f"http://{probe_host(cluster.engine.host)}:{cluster.engine.port}",
+            "base_url": cluster.engine.local_url,
             "model": cluster.engine.served_model_name[0],
             "stack": pulumi.get_stack(),
             **cluster.readiness.model_dump(),

@@ -60,13 +60,7 @@ def start_inputs(settings: ClusterSettings, rank: int) -> StartInputs:
 
 def health_check(settings: ClusterSettings) -> HealthCheck:
     """GET /health, for `docker ps`; it says alive, not ready. A worker has no HTTP server and gets none."""
-    url = f"http://{probe_host(settings.engine.host)}:{settings.engine.port}/health"
+    url = f"{settings.engine.local_url}/health"
     probe = f"import urllib.request as r; r.urlopen({url!r}, timeout=5)"
     tests = ("CMD", settings.image.python, "-c", probe)
     return HealthCheck(tests, interval="30s", timeout="10s", start_period="8m0s", retries=3)
-
-
-def probe_host(host: str) -> str:
-    """The address under which a server bound to `host` answers on its own node, ready for a URL."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"[{host}]" if ":" in host else host

@@ -13,7 +13,7 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from components.settings.base import PROJECT_DIR, Settings, SettingsError, complaints, one_line
-from components.settings.engine_settings import EngineSettings
+from components.settings.engine_settings import WILDCARDS, EngineSettings, in_url
 from components.settings.sections import (
     DIGEST,
     CheckpointSettings,
@@ -88,6 +88,13 @@ class ClusterSettings(Settings):
                 f"nodes: {len(self.nodes)} nodes, but profile {self.profile} is tested with {allowed}: list {allowed}"
             )
         return self
+
+    @property
+    def api_url(self) -> str:
+        """Where clients reach the API: at the bound address, or at api_host or the head's fabric_ip for a wildcard."""
+        engine = self.engine
+        anywhere = self.api_host or str(self.nodes[0].fabric_ip)
+        return f"http://{anywhere if engine.host in WILDCARDS else in_url(engine.host)}:{engine.port}/v1"
 
     def reads_over_nfs(self, rank: int) -> bool:
         """Whether this rank reads the head's checkpoint instead of a copy of its own."""
@@ -201,13 +208,9 @@ def repeats(detail: Mapping[str, Any], no_profile: bool, no_digest: bool) -> boo
     return filled or (no_profile and top == "profile") or (no_digest and top == "image")
 
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
-"""Values of `engine.host` that only the head itself reaches."""
-
-
 def open_api(settings: ClusterSettings, has_api_key: bool) -> list[str]:
     engine = settings.engine
-    if engine.host in LOOPBACK or has_api_key or engine.allow_unauthenticated_lan:
+    if engine.binds_loopback or has_api_key or engine.allow_unauthenticated_lan:
         return []
     return [
         f"engine/host: {engine.host} opens the API to the network without a key: set one "

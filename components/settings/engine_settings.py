@@ -37,11 +37,18 @@ RENDERED_FLAGS = frozenset(
     ]
 )
 """Flags of every rank that are no setting: given twice, the last would win without a word."""
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Values of `host` that bind every address -> the one that reaches them from the node itself."""
 PER_NODE_ENV = {
     "VLLM_HOST_IP": "nodes[].fabric_ip",
     "TP_SOCKET_IFNAME": "nodes[].ifname",
     "GLOO_SOCKET_IFNAME": "nodes[].ifname",
 }
+
+
+def in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 class EngineSettings(Settings):
@@ -165,6 +172,20 @@ class EngineSettings(Settings):
         if self.port == self.master_port:
             raise ValueError(f"port: {self.port} is also the rendezvous port: give master_port or port another number")
         return self
+
+    @property
+    def binds_loopback(self) -> bool:
+        """Whether only the head itself reaches the API."""
+        return self.host in LOOPBACK
+
+    @property
+    def local_host(self) -> str:
+        """The address under which the API answers on the head itself, ready for a URL."""
+        return in_url(WILDCARDS.get(self.host, self.host))
+
+    @property
+    def local_url(self) -> str:
+        return f"http://{self.local_host}:{self.port}"
 
     @property
     def graph_tokens(self) -> int:

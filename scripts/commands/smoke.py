@@ -13,8 +13,7 @@ import json
 import shlex
 from typing import Any
 
-from components.rank.build import probe_host
-from components.settings.cluster import LOOPBACK, ClusterSettings
+from components.settings.cluster import ClusterSettings
 from components.ssh.node_script import run_script
 from components.ssh.target import SshError, resolve_nodes, targets_of
 from rank.probe import ProbeInputs
@@ -27,7 +26,7 @@ LIMIT_S = 300
 def ask(cluster: ClusterSettings, stack: str, question: str) -> str:
     """The answer to one question. Raises SshError with the reason when none comes back."""
     inputs: ProbeInputs = {
-        "base_url": f"http://{probe_host(cluster.engine.host)}:{cluster.engine.port}",
+        "base_url": cluster.engine.local_url,
         "model": cluster.engine.served_model_name[0],
         "stack": stack,
         "question": question,
@@ -50,12 +49,12 @@ def tunnel(cluster: ClusterSettings) -> list[str] | None:
 
     It shares no connection: one that the user's configuration keeps open would keep the port open after Ctrl-C.
     """
-    host, port = cluster.engine.host, cluster.engine.port
-    if host not in LOOPBACK:
+    engine, port = cluster.engine, cluster.engine.port
+    if not engine.binds_loopback:
         return None
     head = targets_of(cluster)[0]
     config = ["-F", str(head.config.absolute())] if head.config else []
-    return ["ssh", "-N", "-S", "none", "-L", f"{port}:{probe_host(host)}:{port}", *config, *head.words]
+    return ["ssh", "-N", "-S", "none", "-L", f"{port}:{engine.local_host}:{port}", *config, *head.words]
 
 
 def duration(seconds: int) -> str:

@@ -6,8 +6,6 @@ import shlex
 
 import pytest
 
-from components.outputs import api_host
-from components.rank.build import probe_host
 from loader import payload
 from tests.program.conftest import API_KEY, DIGEST, REPORT, Engine, Runner
 from tests.program.pair import healthy
@@ -204,9 +202,8 @@ def test_the_outputs_are_what_a_person_and_a_script_ask_for(dev: Engine):
     ],
 )
 def test_clients_and_probes_ask_where_the_server_is_bound(host: str, api: str, probe: str):
-    """I5."""
     stack = cluster(change={"engine": {"host": host, "allow_unauthenticated_lan": True}})
-    assert (api_host(stack), probe_host(host)) == (api, probe)
+    assert (stack.api_url, stack.engine.local_url) == (f"http://{api}:8888/v1", f"http://{probe}:8888")
 
 
 def test_an_address_that_is_bound_reaches_output_probe_and_health_check(run_program: Runner):
