@@ -1,31 +1,77 @@
 """The stack's outputs: what a person and a script ask of a running pair."""
 
+from typing import TypedDict
+
 import pulumi
 
 from components.stack import SparkPair
+from components.start.wait import Report
+
+
+class Model(TypedDict):
+    repo: str
+    revision: str
+
+
+class KvPool(TypedDict):
+    """The engine's own numbers; None where its log does not have them any more."""
+
+    kv_memory_gib: float | None
+    """Of a rank."""
+    kv_tokens: int | None
+    context_tokens: int | None
+    """Of the longest context."""
+    max_concurrency: float | None
+    """Requests of the longest context that the pool holds at once."""
+
+
+class Start(TypedDict):
+    """How the last start went."""
+
+    served_s: float
+    """Seconds until the API was up."""
+    served_at: float
+    """When that was, Unix time."""
+    first_s: float
+    """Seconds of the first completion."""
+    warmup_s: list[float]
+    settled: bool
+    answer: str
+
+
+class Outputs(TypedDict):
+    """After an `up`; mappings are by role."""
+
+    api_url: str
+    models: list[str]
+    kv_pool: KvPool
+    gid_index: dict[str, int | None]
+    hca: dict[str, str]
+    image: str
+    """repository@sha256:digest."""
+    model: Model
+    checkpoint: dict[str, bool]
+    generation: str
+    start: Start
 
 
 def export(pair: SparkPair) -> None:
+    """Export what Outputs lists."""
     cluster, report = pair.cluster, pair.readiness.report
     by_role = list(zip(pair.nodes, pair.fabrics, strict=True))
     checkpoints = zip(pair.nodes, pair.checkpoints, strict=True)
     pulumi.export("api_url", cluster.api_url)
     pulumi.export("models", list(cluster.engine.served_model_name))
-    pulumi.export("kv_pool", report.apply(kv_pool))
+    pulumi.export("kv_pool", report.apply(lambda of: part(of, KvPool)))
     pulumi.export("gid_index", {node.role: fabric.gid_index for node, fabric in by_role})
     pulumi.export("hca", {node.role: fabric.hca for node, fabric in by_role})
     pulumi.export("image", cluster.image.pinned)
     pulumi.export("model", {"repo": cluster.checkpoint.repo, "revision": cluster.checkpoint.revision})
     pulumi.export("checkpoint", {node.role: copy.whole for node, copy in checkpoints})
     pulumi.export("generation", pair.generation.name)
-    pulumi.export("start", report.apply(start))
+    pulumi.export("start", report.apply(lambda of: part(of, Start)))
 
 
-def kv_pool(report: dict[str, object]) -> dict[str, object]:
-    """The engine's own numbers: GiB a rank, tokens, requests of the longest context at once."""
-    return {name: report.get(name) for name in ("kv_memory_gib", "kv_tokens", "context_tokens", "max_concurrency")}
-
-
-def start(report: dict[str, object]) -> dict[str, object]:
-    """How the last start went: seconds until the API was up, when that was (Unix time), the completions' seconds."""
-    return {name: report.get(name) for name in ("served_s", "served_at", "first_s", "warmup_s", "settled", "answer")}
+def part(report: Report | None, output: type[KvPool] | type[Start]) -> dict[str, object]:
+    """What an output takes from the report; the state may still hold an earlier release's, with less in it."""
+    return {name: report.get(name) if report else None for name in output.__annotations__}

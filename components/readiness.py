@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 import pulumi
 import pulumi_command as command
@@ -11,13 +10,14 @@ from components.engine import Engine
 from components.node import Node
 from components.rank.spec import RankSpec
 from components.settings.cluster import ClusterSettings
+from components.start.wait import Report, WaitInputs
 
 
 class Readiness(pulumi.ComponentResource):
     """Watches all ranks from the control host, over the same SSH; runs again whenever a rank is another container."""
 
-    report: pulumi.Output[dict[str, Any]]
-    """What the ranks and the probes said: kv pool, timings, first answer."""
+    report: pulumi.Output[Report | None]
+    """None in a preview that has not run it yet."""
 
     def __init__(
         self,
@@ -28,17 +28,21 @@ class Readiness(pulumi.ComponentResource):
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("spark:readiness:Readiness", "readiness", None, opts)
-        watched = [
-            {"role": node.role, "ssh": node.settings.ssh, "container": spec.name}
-            for node, spec in zip(nodes, specs, strict=True)
-        ]
-        inputs = {
+        limits = cluster.readiness
+        inputs: WaitInputs = {
             "ssh_config": str(cluster.ssh_config) if cluster.ssh_config else None,
-            "nodes": watched,
+            "nodes": [
+                {"role": node.role, "ssh": node.settings.ssh, "container": spec.name}
+                for node, spec in zip(nodes, specs, strict=True)
+            ],
             "base_url": cluster.engine.local_url,
             "model": cluster.engine.served_model_name[0],
             "stack": pulumi.get_stack(),
-            **cluster.readiness.model_dump(),
+            "timeout_s": limits.timeout_s,
+            "completion_timeout_s": limits.completion_timeout_s,
+            "warmup_passes": limits.warmup_passes,
+            "warmup_max_tokens": limits.warmup_max_tokens,
+            "warmup_agree": limits.warmup_agree,
         }
         wait = command.local.Command(
             "ready",
@@ -52,5 +56,5 @@ class Readiness(pulumi.ComponentResource):
             add_previous_output_in_env=False,
             opts=pulumi.ResourceOptions(parent=self, depends_on=engine.ranks),
         )
-        self.report = wait.stdout.apply(lambda text: json.loads(text) if text else {})
+        self.report = wait.stdout.apply(lambda text: json.loads(text) if text else None)
         self.register_outputs({})

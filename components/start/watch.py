@@ -1,33 +1,29 @@
 """Following every rank's start at once, until the head serves, a rank ends, or the limit is reached.
 
-One `docker logs --follow` a node over SSH: no polling, and the end of a container is seen the moment it happens.
+One `docker logs --follow` for each node, over SSH: nothing is polled, and the end of a container is seen as it happens.
 """
 
-import contextlib
-import json
 import queue
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-from components.ssh.shell import command_line, python_line
+from components.ssh.shell import command_line
 from components.ssh.target import Resolved, Target, ssh_argv
 from components.start.rank_log import RankLog
+from components.start.rank_state import RankState, inspect
 from components.start.troubleshooting import explain
-from loader import payload
-from rank.probe import Answer, ProbeInputs
+from host.console import say
 
-HEARTBEAT_S = 15.0
+QUIET_S = 15.0
 RECONNECTS = 5
 SHOWN_LINES = 12
 
 
 class StartFailed(Exception):
-    """The pair will not serve; the text has all ranks' last lines and what is known about them."""
+    """The pair will not serve; the text shows all ranks' last lines and what they mean."""
 
 
 @dataclass
@@ -40,10 +36,10 @@ class Watched:
     resolved: Resolved
     log: RankLog = field(init=False)
     memory: str = ""
-    """Last seen MemAvailable, ready to print."""
+    """The node's last MemAvailable, ready to print."""
     reconnects: int = 0
-    state: dict[str, Any] = field(default_factory=dict)
-    """Docker's State of the container once it has ended."""
+    state: RankState | None = None
+    """Set once the container has ended, or the start has failed."""
 
     def __post_init__(self) -> None:
         self.log = RankLog(self.role)
@@ -51,30 +47,22 @@ class Watched:
     def ssh(self, line: str) -> list[str]:
         return ssh_argv(self.target, line, multiplexed=self.resolved.multiplexed)
 
-    @property
-    def ended(self) -> str:
-        """How the container ended, in words, or what it is still doing."""
-        if not self.state or self.state.get("Running"):
+    def inspect(self) -> RankState:
+        return inspect(self.target, self.resolved, self.container)
+
+    def __str__(self) -> str:
+        """How the container ended, or what it is still doing."""
+        if self.state is None or self.state.running:
             return f"still {self.log.phase}"
-        if self.state.get("Lost"):
-            return f"cannot be seen any more: {self.state['Lost']}"
-        if self.state.get("OOMKilled"):
-            return "was killed for lack of memory"
-        if self.state.get("Error"):
-            return f"could not start: {self.state['Error']}"
-        return f"ended with exit code {self.state.get('ExitCode')}"
+        return self.state.ending
 
 
 Event = tuple[Watched, str | None]
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def follow(rank: Watched, events: "queue.Queue[Event]") -> subprocess.Popen[str]:
     """Stream a rank's log into `events`; None marks the stream's end."""
-    # the memory loop ends with the stream: grep fails once nobody reads
+    # the loop ends with the stream: grep fails when its output is closed
     line = (
         "{ while sleep 15 && grep MemAvailable /proc/meminfo; do :; done & } ; "
         f"{command_line(['docker', 'logs', '--follow', rank.container])} 2>&1; kill $!"
@@ -100,45 +88,32 @@ def follow(rank: Watched, events: "queue.Queue[Event]") -> subprocess.Popen[str]
     return stream
 
 
-def inspect(rank: Watched) -> dict[str, Any]:
-    """Docker's State of the rank's container; {"Lost": words} when there is none or the node does not answer."""
-    line = command_line(["timeout", "20", "docker", "inspect", "--format", "{{json .State}}", rank.container])
-    try:
-        done = subprocess.run(rank.ssh(line), capture_output=True, text=True, timeout=40, check=False)
-    except subprocess.TimeoutExpired:
-        return {"Lost": "the node does not answer any more"}
-    if done.returncode:
-        return {"Lost": done.stderr.strip() or f"docker inspect ended with {done.returncode}"}
-    state: dict[str, Any] = json.loads(done.stdout)
-    return state
-
-
 def failure(ranks: list[Watched], first: Watched, elapsed_s: float, what: str | None = None) -> StartFailed:
-    """What a person needs to see: who ended how, every rank's last lines, the row of the table that fits.
+    """What a person needs to see: which rank ended and how, every rank's last lines, the row of the table that fits.
 
-    `what` is what failed where no rank ended.
+    `what` says what failed where no rank ended.
     """
-    headline = what or f"{first.role}'s rank {first.ended}"
+    headline = what or f"{first.role}'s rank {first}"
     parts = [f"{headline}, {elapsed_s:.0f} s after the start"]
     for rank in ranks:
-        parts.append(f"--- {rank.role}: {rank.ended}; its last lines:")
+        parts.append(f"--- {rank.role}: {rank}; its last lines:")
         shown = list(rank.log.tail)[-SHOWN_LINES:]
         cause = rank.log.first_error
         if cause and not any(cause in line for line in shown):
             parts.append(f"    first error: {cause}")
         parts += [f"    {line}" for line in shown] or ["    (no line)"]
     ordered = [first, *(rank for rank in ranks if rank is not first)]
-    known = explain([headline, *(line for rank in ordered for line in said(rank))])
-    if known:
-        parts += [f"what this means: {known.cause}", f"way out: {known.fix}"]
+    row = explain([headline, *(line for rank in ordered for line in evidence(rank))])
+    if row:
+        parts += [f"what this means: {row.cause}", f"way out: {row.fix}"]
     else:
-        parts.append("no row of docs/troubleshooting.md fits: read the lines above; pulumi up starts both ranks anew")
+        parts.append("no row of docs/troubleshooting.md fits: read the lines above; pulumi up restarts both ranks")
     return StartFailed("\n".join(parts))
 
 
-def said(rank: Watched) -> list[str]:
-    """All that a rank and Docker tell of its end."""
-    return [*([rank.log.first_error] if rank.log.first_error else []), *rank.log.tail, rank.ended]
+def evidence(rank: Watched) -> list[str]:
+    """Everything that the rank and Docker say about its end."""
+    return [*([rank.log.first_error] if rank.log.first_error else []), *rank.log.tail, str(rank)]
 
 
 class Watch:
@@ -148,7 +123,7 @@ class Watch:
         self.ranks = ranks
         self.events: queue.Queue[Event] = queue.Queue()
         self.began = time.monotonic()
-        self._said = 0.0
+        self._shown_at = 0.0
         self._streams = [follow(rank, self.events) for rank in ranks]
 
     @property
@@ -161,7 +136,7 @@ class Watch:
         while not reached():
             if time.monotonic() > deadline:
                 for rank in self.ranks:
-                    rank.state = inspect(rank)
+                    rank.state = rank.inspect()
                 error = failure(self.ranks, self.ranks[0], self.elapsed_s)
                 raise StartFailed(f"{what} took more than {limit_s:.0f} s; the ranks still run\n{error}")
             try:
@@ -178,28 +153,30 @@ class Watch:
 
     def _progress(self, *, changed: bool) -> None:
         now = time.monotonic()
-        # at most a line a second, and one every HEARTBEAT_S when nothing changes
-        if now - self._said < (1.0 if changed else HEARTBEAT_S):
+        # at most a line a second, and one every QUIET_S when nothing changes
+        if now - self._shown_at < (1.0 if changed else QUIET_S):
             return
-        self._said = now
+        self._shown_at = now
         say(f"{self.elapsed_s:5.0f} s   " + "   ".join(f"{rank.log}{rank.memory}" for rank in self.ranks))
 
     def _ended(self, rank: Watched) -> None:
-        rank.state = inspect(rank)
-        if rank.state.get("Running"):
+        rank.state = rank.inspect()
+        if rank.state.running:
             if rank.reconnects == RECONNECTS:
                 error = failure(self.ranks, rank, self.elapsed_s)
                 raise StartFailed(f"the log stream of {rank.role} broke off {RECONNECTS + 1} times\n{error}")
             rank.reconnects += 1
-            say(f"the log stream of {rank.role} broke off, connecting again ({rank.reconnects} of {RECONNECTS})")
+            say(f"the log stream of {rank.role} broke off, reconnecting ({rank.reconnects} of {RECONNECTS})")
             self._streams.append(follow(rank, self.events))
             return
-        # peers notice within seconds: their last lines belong into the report
+        # its peers notice within seconds: their last lines belong in the report
         self._drain(3.0)
-        for other in self.ranks:
-            other.state = other.state or inspect(other)
-        ended = [other for other in self.ranks if not other.state.get("Running")]
-        first = min(ended or [rank], key=lambda other: str(other.state.get("FinishedAt", "")))
+        ended: list[tuple[str, int]] = []
+        for number, other in enumerate(self.ranks):
+            other.state = other.state or other.inspect()
+            if not other.state.running:
+                ended.append((other.state.finished_at, number))
+        first = self.ranks[min(ended)[1]] if ended else rank
         raise failure(self.ranks, first, self.elapsed_s)
 
     def _drain(self, seconds: float) -> None:
@@ -210,7 +187,7 @@ class Watch:
             except queue.Empty:
                 continue
             if line is None:
-                rank.state = inspect(rank)
+                rank.state = rank.inspect()
             elif not line.startswith("MemAvailable:"):
                 rank.log.feed(line)
             if all(rank.state for rank in self.ranks):
@@ -221,55 +198,3 @@ class Watch:
             if stream.poll() is None:
                 stream.terminate()
                 stream.wait(5)
-
-
-class Probe:
-    """The completion and the warm-up, on the head's node, while the ranks are still watched."""
-
-    def __init__(self, head: Watched, inputs: ProbeInputs, limit_s: int) -> None:
-        self.process = subprocess.Popen(
-            head.ssh(python_line(inputs, limit_s)),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.words: list[str] = []
-        self._out = ""
-        self._threads = [threading.Thread(target=reader, daemon=True) for reader in (self._read_words, self._read_out)]
-        for thread in self._threads:
-            thread.start()
-        assert self.process.stdin is not None
-        # a connection that failed at once reads nothing; its words say why
-        with contextlib.suppress(BrokenPipeError), self.process.stdin as script:
-            script.write(payload("rank.probe"))
-
-    def _read_words(self) -> None:
-        assert self.process.stderr is not None
-        with self.process.stderr as lines:
-            for line in lines:
-                self.words.append(line.rstrip())
-                say(f"        {line.rstrip()}")
-
-    def _read_out(self) -> None:
-        assert self.process.stdout is not None
-        with self.process.stdout as out:
-            self._out = out.read()
-
-    def done(self) -> bool:
-        return self.process.poll() is not None
-
-    def close(self) -> None:
-        """End it; nothing happens when it has ended."""
-        if self.process.poll() is None:
-            self.process.terminate()
-            self.process.wait(5)
-
-    def result(self) -> Answer:
-        """What rank.probe printed. Raises StartFailed with its last words when no completion came back."""
-        for thread in self._threads:
-            thread.join(5)
-        if self.process.returncode:
-            raise StartFailed(self.words[-1] if self.words else f"the probe ended with {self.process.returncode}")
-        found: Answer = json.loads(self._out)
-        return found

@@ -3,27 +3,19 @@
 No time passes and no node is reached: clock, log streams and Docker's answers are the test's.
 """
 
-import json
 import queue
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from components.ssh.shell import python_line
-from components.ssh.target import Resolved, Target
 from components.start import watch
-from components.start.watch import Event, Probe, StartFailed, Watch, Watched, follow, inspect
-from rank.probe import Answer, ProbeInputs
+from components.start.rank_state import RankState
+from components.start.watch import Event, StartFailed, Watch, Watched, follow
 from tests.unit.executables import Recorder
+from tests.unit.start.ranks import rank
 from tests.unit.start.test_rank_log import LOST_WORKER
 
-RUNNING = {"Running": True, "ExitCode": 0, "FinishedAt": "0001-01-01T00:00:00Z"}
-RESOLVED = Resolved("203.0.113.7", "ops", 22, [], [], multiplexed=True)
-
-
-def rank(role: str, number: int) -> Watched:
-    return Watched(role, f"spark-dev-rank{number}", Target(f"spark-{role}"), RESOLVED)
+RUNNING = RankState(running=True)
 
 
 class Clock:
@@ -60,7 +52,7 @@ class Pair:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.head, self.worker = rank("head", 0), rank("worker", 1)
-        self.states: dict[str, dict[str, Any]] = {"head": RUNNING, "worker": RUNNING}
+        self.states = {"head": RUNNING, "worker": RUNNING}
         self.followed: list[str] = []
         self.clock = Clock()
 
@@ -69,7 +61,7 @@ class Pair:
             return Ended()
 
         monkeypatch.setattr(watch, "follow", followed)
-        monkeypatch.setattr(watch, "inspect", lambda rank: dict(self.states[rank.role]))
+        monkeypatch.setattr(Watched, "inspect", lambda rank: self.states[rank.role])
         monkeypatch.setattr(watch.time, "monotonic", self.clock)  # type: ignore[attr-defined]
         self.watch = Watch([self.head, self.worker])
         self.events = Events(self.clock)
@@ -132,8 +124,8 @@ def test_a_change_of_phase_is_told_and_so_is_every_quarter_minute_of_silence(
 def test_a_rank_that_ends_fails_the_start_with_both_ranks_last_lines_and_the_way_out(pair: Pair):
     """G5: seen when it happens, not at a time-out."""
     pair.states = {
-        "head": {**RUNNING, "Running": False, "ExitCode": 1, "FinishedAt": "2026-11-30T07:00:09Z"},
-        "worker": {**RUNNING, "Running": False, "ExitCode": 1, "FinishedAt": "2026-11-30T07:00:03Z"},
+        "head": RankState(exit_code=1, finished_at="2026-11-30T07:00:09Z"),
+        "worker": RankState(exit_code=1, finished_at="2026-11-30T07:00:03Z"),
     }
     pair.tell(
         12.0,
@@ -162,7 +154,7 @@ def test_a_rank_that_ends_fails_the_start_with_both_ranks_last_lines_and_the_way
 
 
 def test_a_peer_that_still_runs_is_waited_for_only_seconds(pair: Pair):
-    pair.states["worker"] = {**RUNNING, "Running": False, "ExitCode": 0, "FinishedAt": "2026-11-30T07:00:03Z"}
+    pair.states["worker"] = RankState(exit_code=0, finished_at="2026-11-30T07:00:03Z")
     pair.tell((pair.head, "Loading safetensors checkpoint shards:   2% Completed | 1/48"), (pair.worker, None))
     lines = pair.failure()
     assert lines[0] == "worker's rank ended with exit code 0, 3 s after the start"
@@ -173,12 +165,12 @@ def test_a_peer_that_still_runs_is_waited_for_only_seconds(pair: Pair):
     assert lines[3:] == [
         "--- worker: ended with exit code 0; its last lines:",
         "    (no line)",
-        "no row of docs/troubleshooting.md fits: read the lines above; pulumi up starts both ranks anew",
+        "no row of docs/troubleshooting.md fits: read the lines above; pulumi up restarts both ranks",
     ]
 
 
 def test_a_rank_that_the_kernel_killed_is_explained_without_a_word_of_its_own(pair: Pair):
-    pair.states["worker"] = {**RUNNING, "Running": False, "ExitCode": 137, "OOMKilled": True, "FinishedAt": "2026"}
+    pair.states["worker"] = RankState(exit_code=137, oom_killed=True)
     pair.tell((pair.worker, None))
     lines = pair.failure()
     assert lines[0].startswith("worker's rank was killed for lack of memory, ")
@@ -186,13 +178,13 @@ def test_a_rank_that_the_kernel_killed_is_explained_without_a_word_of_its_own(pa
 
 
 def test_a_rank_that_docker_could_not_start_says_why(pair: Pair):
-    pair.states["head"] = {**RUNNING, "Running": False, "ExitCode": 128, "Error": "network is unreachable"}
+    pair.states["head"] = RankState(exit_code=128, error="network is unreachable")
     pair.tell((pair.head, None))
     assert pair.failure()[0].startswith("head's rank could not start: network is unreachable, ")
 
 
 def test_a_node_that_is_gone_is_named_as_gone(pair: Pair):
-    pair.states["worker"] = {"Lost": "the node does not answer any more"}
+    pair.states["worker"] = RankState(lost="the node does not answer any more")
     pair.tell((pair.worker, None))
     lines = pair.failure()
     assert lines[0].startswith("worker's rank cannot be seen any more: the node does not answer any more, ")
@@ -200,7 +192,7 @@ def test_a_node_that_is_gone_is_named_as_gone(pair: Pair):
 
 
 def test_only_the_last_lines_are_shown_but_all_that_are_kept_are_read(pair: Pair):
-    pair.states["head"] = {**RUNNING, "Running": False, "ExitCode": 1}
+    pair.states["head"] = RankState(exit_code=1)
     frames = [(pair.head, f"  frame {number}\n") for number in range(100)]
     pair.tell((pair.head, "vllm: error: unrecognized arguments: --x\n"), *frames, (pair.head, None))
     lines = pair.failure()
@@ -210,7 +202,7 @@ def test_only_the_last_lines_are_shown_but_all_that_are_kept_are_read(pair: Pair
 
 def test_a_head_that_lost_its_worker_is_a_failure_although_it_ended_with_0(pair: Pair):
     """The real engine's exit code; the first exception stands above the last lines, its consequences among them."""
-    pair.states["head"] = {**RUNNING, "Running": False, "ExitCode": 0, "FinishedAt": "2026-12-01T01:13:14Z"}
+    pair.states["head"] = RankState(exit_code=0)
     pair.tell(*[(pair.head, line) for line in LOST_WORKER])
     pair.tell(*[(pair.head, f"(APIServer pid=1) INFO 12-01 [core_client.py:{n}] [shutdown]") for n in range(12)])
     pair.tell((pair.head, None))
@@ -224,7 +216,7 @@ def test_a_head_that_lost_its_worker_is_a_failure_although_it_ended_with_0(pair:
 
 
 def test_a_first_exception_that_the_kept_lines_lost_is_explained_all_the_same(pair: Pair):
-    pair.states["head"] = {**RUNNING, "Running": False, "ExitCode": 1}
+    pair.states["head"] = RankState(exit_code=1)
     pair.tell((pair.head, "torch.OutOfMemoryError: CUDA out of memory.\n"))
     pair.tell(*[(pair.head, f"  frame {number}\n") for number in range(1000)], (pair.head, None))
     assert any(line.startswith("what this means: Something else holds unified memory") for line in pair.failure())
@@ -247,7 +239,7 @@ def test_a_log_stream_that_breaks_off_is_taken_up_again_while_the_rank_runs(
     pair.tell((pair.head, None), (pair.head, "INFO:     Application startup complete.\n"))
     pair.until_serving()
     assert pair.followed == ["head", "worker", "head"]
-    assert "the log stream of head broke off, connecting again (1 of 5)" in capsys.readouterr().err
+    assert "the log stream of head broke off, reconnecting (1 of 5)" in capsys.readouterr().err
 
 
 def test_a_log_stream_that_never_holds_is_given_up_with_a_reason(pair: Pair):
@@ -278,74 +270,3 @@ def test_a_stream_hands_on_every_line_and_its_end(recorder: Recorder):
     stream.wait(10)
     [call] = recorder.calls("ssh")
     assert call[-2] == "spark-head" and "docker logs --follow spark-dev-rank0 2>&1" in call[-1]
-
-
-@pytest.mark.parametrize(
-    ("does", "state"),
-    [
-        ("""echo '{"Running":true}'""", {"Running": True}),
-        ("echo 'No such object: spark-dev-rank0' >&2; exit 1", {"Lost": "No such object: spark-dev-rank0"}),
-        ("exit 124", {"Lost": "docker inspect ended with 124"}),
-    ],
-)
-def test_the_state_of_a_container_is_docker_s_own(does: str, state: dict[str, Any], recorder: Recorder):
-    recorder.answer("ssh", does)
-    assert inspect(rank("head", 0)) == state
-    [call] = recorder.calls("ssh")
-    assert call[-1] == "timeout 20 docker inspect --format '{{json .State}}' spark-dev-rank0"
-
-
-INPUTS: ProbeInputs = {
-    "base_url": "http://127.0.0.1:8888",
-    "model": "m",
-    "stack": "dev",
-    "completion_timeout_s": 60,
-    "warmup_passes": 0,
-    "warmup_max_tokens": 0,
-    "warmup_agree": 0.05,
-}
-ANSWER: Answer = {"answer": "4183.", "first_s": 1.5, "warmup_s": [], "settled": True}
-
-
-def probed(recorder: Recorder, does: str) -> Probe:
-    recorder.answer("ssh", does)
-    probe = Probe(rank("head", 0), INPUTS, 90)
-    probe.process.wait(10)
-    return probe
-
-
-def test_the_probe_runs_on_the_heads_node_and_hands_back_its_answer(
-    recorder: Recorder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    probe = probed(recorder, f"cat >{tmp_path}/stdin; echo 'warm-up 1: 5.7 s' >&2; echo '{json.dumps(ANSWER)}'")
-    assert probe.done() and probe.result() == ANSWER
-    assert "        warm-up 1: 5.7 s" in capsys.readouterr().err
-    [call] = recorder.calls("ssh")
-    assert call[-2:] == ["spark-head", python_line(INPUTS, 90)]
-    compile((tmp_path / "stdin").read_text(), "probe", "exec")
-
-
-@pytest.mark.parametrize(
-    ("does", "words"),
-    [
-        ("cat >/dev/null; echo 'one' >&2; echo 'refuses our API key' >&2; exit 3", "refuses our API key"),
-        ("cat >/dev/null; exit 124", "the probe ended with 124"),
-    ],
-)
-def test_a_probe_without_an_answer_fails_with_its_last_words(does: str, words: str, recorder: Recorder):
-    with pytest.raises(StartFailed) as caught:
-        probed(recorder, does).result()
-    assert str(caught.value) == words
-
-
-def test_a_probe_that_ends_before_it_read_its_script_is_a_failure_in_words(recorder: Recorder):
-    with pytest.raises(StartFailed, match="No route to host"):
-        probed(recorder, "echo 'ssh: connect: No route to host' >&2; exit 255").result()
-
-
-def test_a_probe_that_nobody_waits_for_any_more_is_ended(recorder: Recorder):
-    recorder.answer("ssh", "cat >/dev/null; exec sleep 60")
-    probe = Probe(rank("head", 0), INPUTS, 90)
-    assert not probe.done()
-    probe.close()
-    assert probe.done()
