@@ -1,11 +1,12 @@
 """What every settings model shares: strictness, and how a refusal reads."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 PROJECT_DIR = Path(__file__).parent.parent.parent
 
@@ -17,7 +18,7 @@ class Settings(BaseModel):
 
 
 class Refusal(Exception):
-    """Something stops us before any change; `lines` are all the reasons, one each."""
+    """What stops us before any change; `lines` are all the reasons, one each."""
 
     title = "refused"
 
@@ -30,68 +31,68 @@ class SettingsError(Refusal):
     title = "the settings of this stack were refused"
 
 
-KINDS = {
-    "string_type": "text",
-    "int_type": "a whole number",
-    "int_parsing": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "float_parsing": "a number",
-    "bool_type": "true or false",
-    "bool_parsing": "true or false",
-    "list_type": "a list",
-    "frozen_set_type": "a list",
-    "dict_type": "a mapping",
-    "model_type": "a mapping",
-    "path_type": "a path",
-    "ip_v4_address": "an IPv4 address alone, such as 192.168.100.1",
+def text_or_number(value: object) -> object:
+    if not isinstance(value, (str, int, float)):
+        raise ValueError(f"must be text or a number, found {short(value)}")
+    return value
+
+
+Scalar = Annotated[str | int | float, BeforeValidator(text_or_number)]
+"""The value of an environment variable."""
+AT_FIELD = "at_field"
+EXPECTED = {
+    "frozen_set_type": "must be a list",
+    "dict_type": "must be a mapping",
+    "model_type": "must be a mapping",
+    "path_type": "must be a path",
+    "ip_v4_address": "must be an IPv4 address alone, such as 192.168.100.1",
 }
-"""pydantic's type of an error -> what belongs there."""
-UNION_TAGS = ("int", "str", "float", "literal['resolve','pin','unset']", "[key]")
-"""Parts that pydantic adds to a path for its own use."""
+"""Errors that pydantic words for a reader of Python."""
 SHOWN = 80
 """Most characters of a wrong value that a line repeats."""
 
 
-def complaints(details: Iterable[Mapping[str, Any]]) -> list[str]:
-    """pydantic's errors as lines `path: complaint, way out`, one a place: a union's members complain together."""
-    places: dict[str, list[Mapping[str, Any]]] = {}
+def at_field(field: str, complaint: str) -> PydanticCustomError:
+    """What a rule over several fields raises: the complaint is shown at the field that a person would change."""
+    return PydanticCustomError(AT_FIELD, "{complaint}", {"field": field, "complaint": complaint})
+
+
+def complaints(details: Iterable[ErrorDetails]) -> list[str]:
+    """pydantic's errors as lines `path: complaint, way out`, one for each path."""
+    lines: dict[str, str] = {}
     for detail in details:
-        places.setdefault(path_of(detail), []).append(detail)
-    return [one_line(f"{path or '(top)'}: {complaint(found)}") for path, found in places.items()]
+        lines.setdefault(path_of(detail), complaint(detail))
+    return [one_line(f"{path or '(top)'}: {line}") for path, line in lines.items()]
 
 
-def path_of(detail: Mapping[str, Any]) -> str:
+def path_of(detail: ErrorDetails) -> str:
     parts = list(detail["loc"])
-    while detail["type"] != "extra_forbidden" and parts and parts[-1] in UNION_TAGS:
+    if detail["type"] == AT_FIELD:
+        parts.append(detail["ctx"]["field"])
+    elif detail["type"] != "extra_forbidden" and parts and parts[-1] == "[key]":
+        # pydantic's own word for the key of a mapping
         parts.pop()
-    field, words = joined_rule(detail)
-    return "/".join(map(str, [*parts, field] if words else parts))
+    return "/".join(map(str, parts))
 
 
-def joined_rule(detail: Mapping[str, Any]) -> tuple[str, str]:
-    """A rule that joins fields names its field itself, `nodes: ...`; that field and the rest, or empty."""
-    field, separator, words = detail["msg"].removeprefix("Value error, ").partition(": ")
-    is_rule = detail["type"] == "value_error" and separator and field.isidentifier()
-    return (field, words) if is_rule else ("", "")
-
-
-def complaint(details: list[Mapping[str, Any]]) -> str:
-    """What is wrong at one place, in words, with the value as far as it is short."""
-    kind, message = details[0]["type"], details[0]["msg"]
+def complaint(detail: ErrorDetails) -> str:
+    """What is wrong at one place, with the value as far as it is short."""
+    kind, context = detail["type"], detail.get("ctx", {})
     if kind == "extra_forbidden":
         return "unknown key: check its spelling, or remove it"
     if kind == "missing":
         return "missing: add it"
+    if kind == AT_FIELD:
+        return str(context["complaint"])
     if kind == "value_error":
-        return joined_rule(details[0])[1] or str(message).removeprefix("Value error, ")
-    wanted = [KINDS.get(detail["type"]) or detail.get("ctx", {}).get("expected") for detail in details]
-    if all(wanted):
-        message = f"must be {' or '.join(dict.fromkeys(map(str, wanted)))}"
-    else:
-        message = re.sub(r"^(Input|String|List|Value) should", "must", message.replace(" after validation", ""))
-    found = repr(details[0]["input"])
-    return f"{message}, found {found if len(found) <= SHOWN else found[: SHOWN - 3] + '...'}"
+        return str(context["error"])
+    message = re.sub(r", (unable|got) .*| after validation", "", re.sub(r"^\w+ should", "must", detail["msg"]))
+    return f"{EXPECTED.get(kind, message)}, found {short(detail['input'])}"
+
+
+def short(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= SHOWN else f"{shown[: SHOWN - 3]}..."
 
 
 def one_line(text: str) -> str:

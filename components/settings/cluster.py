@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from components.settings.base import PROJECT_DIR, Settings, SettingsError, complaints, one_line
+from components.settings.base import PROJECT_DIR, Settings, SettingsError, at_field, complaints, one_line
 from components.settings.engine_settings import WILDCARDS, EngineSettings, in_url
 from components.settings.sections import (
     DIGEST,
@@ -84,8 +84,8 @@ class ClusterSettings(Settings):
     def two_ranks(self) -> Self:
         if len(self.nodes) not in self.engine.tensor_parallel_sizes:
             allowed = " or ".join(map(str, self.engine.tensor_parallel_sizes))
-            raise ValueError(
-                f"nodes: {len(self.nodes)} nodes, but profile {self.profile} is tested with {allowed}: list {allowed}"
+            raise at_field(
+                "nodes", f"{len(self.nodes)} nodes, but profile {self.profile} is tested with {allowed}: list {allowed}"
             )
         return self
 

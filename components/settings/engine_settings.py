@@ -5,7 +5,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from components.settings.base import Settings
+from components.settings.base import Scalar, Settings, at_field
 
 SECRET_NAME = re.compile(r"TOKEN(?!S|IZ|_ID)|SECRET|PASSWORD|API_K|CREDENTIAL")
 """Also in the abbreviations that argparse takes, but not in TOKENIZERS_PARALLELISM, ..._TOKENS or ..._TOKEN_IDS."""
@@ -96,7 +96,7 @@ class EngineSettings(Settings):
     """Most images a prompt, for a checkpoint with a vision encoder."""
     extra_args: list[str] = Field(default=[])
     """Further arguments of `vllm serve`, each its own list item, for flags that have no setting here."""
-    extra_env: dict[str, str | int | float] = Field(default={})
+    extra_env: dict[str, Scalar] = Field(default={})
     """Further environment variables of every rank."""
 
     @field_validator("default_thinking", mode="before")
@@ -141,7 +141,7 @@ class EngineSettings(Settings):
 
     @field_validator("extra_env")
     @classmethod
-    def extra_env_is_harmless(cls, value: dict[str, str | int | float]) -> dict[str, str | int | float]:
+    def extra_env_is_harmless(cls, value: dict[str, Scalar]) -> dict[str, Scalar]:
         for name, setting in value.items():
             if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", name):
                 raise ValueError(f"{name!r} is no environment variable name: use capitals, digits and _")
@@ -161,16 +161,17 @@ class EngineSettings(Settings):
     def drafts_suit_the_checkpoint(self) -> Self:
         if self.num_speculative_tokens not in self.num_speculative_tokens_allowed:
             allowed = ", ".join(map(str, self.num_speculative_tokens_allowed))
-            raise ValueError(
-                f"num_speculative_tokens: {self.num_speculative_tokens} does not suit this checkpoint's drafter "
-                f"(drafts are cut or rarely accepted): use {allowed}"
+            raise at_field(
+                "num_speculative_tokens",
+                f"{self.num_speculative_tokens} does not suit this checkpoint's drafter "
+                f"(drafts are cut or rarely accepted): use {allowed}",
             )
         return self
 
     @model_validator(mode="after")
     def ports_differ(self) -> Self:
         if self.port == self.master_port:
-            raise ValueError(f"port: {self.port} is also the rendezvous port: give master_port or port another number")
+            raise at_field("port", f"{self.port} is also the rendezvous port: give master_port or port another number")
         return self
 
     @property

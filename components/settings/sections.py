@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from components.settings.base import Settings
+from components.settings.base import Scalar, Settings, at_field
 
 PLACEHOLDER = re.compile(
     r"change.?me|^<.*>$|head-roce-ip|worker-roce-ip|enpXsYfZ|^(head|worker)_(node_)?ip$", re.IGNORECASE
@@ -109,9 +109,10 @@ class ImageSettings(Settings):
     @model_validator(mode="after")
     def is_pinned_by_digest(self) -> Self:
         if not DIGEST.fullmatch(self.digest):
-            raise ValueError(
-                f"reference: {self.reference!r} has no @sha256: digest, so the two nodes could run different images: "
-                "add the digest (`docker buildx imagetools inspect IMAGE` prints it)"
+            raise at_field(
+                "reference",
+                f"{self.reference!r} has no @sha256: digest, so the two nodes could run different images: "
+                "add the digest (`docker buildx imagetools inspect IMAGE` prints it)",
             )
         return self
 
@@ -155,22 +156,22 @@ class FabricSettings(Settings):
     gid_index: Literal["resolve", "pin", "unset"] | int = "resolve"
     """resolve: each rank finds its index at every start. pin: the looked-up index is fixed in the container.
     unset: usable rows are proven, NCCL chooses. A number forces it on every node."""
-    nccl: dict[str, str | int] = Field(default={})
+    nccl: dict[str, Scalar] = Field(default={})
     """Further NCCL_ variables for all ranks, such as NCCL_GIN_ENABLE: 0."""
 
     @field_validator("gid_index", mode="before")
     @classmethod
     def is_a_plain_decimal(cls, value: object) -> object:
         # NCCL reads 08 as octal and 3abc as 3: only the canonical form can mean one thing
-        if isinstance(value, bool) or (isinstance(value, int) and not 0 <= value < 1024):
-            raise ValueError(f"{value!r} is no GID index: a table has rows 0 to 1023")
-        if isinstance(value, str) and value not in ("resolve", "pin", "unset"):
-            raise ValueError(f"{value!r} is no GID index: use resolve, pin, unset or a plain number such as 3")
+        if isinstance(value, int) and (isinstance(value, bool) or not 0 <= value < 1024):
+            raise ValueError(f"{value!r} is not a GID index: a table has rows 0 to 1023")
+        if not isinstance(value, int) and value not in ("resolve", "pin", "unset"):
+            raise ValueError(f"{value!r} is not a GID index: use resolve, pin, unset or a plain number such as 3")
         return value
 
     @field_validator("nccl")
     @classmethod
-    def are_set_nccl_variables(cls, value: dict[str, str | int]) -> dict[str, str | int]:
+    def are_set_nccl_variables(cls, value: dict[str, Scalar]) -> dict[str, Scalar]:
         for name, setting in value.items():
             if not re.fullmatch(r"NCCL_[A-Z0-9_]+", name):
                 raise ValueError(f"{name} is no NCCL variable: other variables go into engine.extra_env")

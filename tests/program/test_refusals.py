@@ -35,7 +35,7 @@ def test_a_key_of_the_stack_that_nothing_reads_is_refused_beside_other_mistakes(
     assert lines[1:] == [
         "  api-key: unknown key: the stack's values belong under cluster, its secrets are api_key and hf_token",
         "  clusterr: unknown key: the stack's values belong under cluster, its secrets are api_key and hf_token",
-        "  engine/port: must be a whole number, found 'x'",
+        "  engine/port: must be a valid integer, found 'x'",
     ]
     assert API_KEY not in "".join(lines)
 
@@ -49,7 +49,7 @@ def test_vision_exp_is_refused_before_anything_is_declared(run_program: Runner):
     assert lines[0] == "the settings of this stack were refused:"
     assert lines[1].startswith("  profile: vision-exp: the pinned image cannot load this checkpoint")
     assert lines[1].endswith(": take 0731 or dspark")
-    assert lines[2:] == ["  engine/port: must be a whole number, found 'x'"]
+    assert lines[2:] == ["  engine/port: must be a valid integer, found 'x'"]
 
 
 def test_an_open_api_without_a_key_is_refused_and_with_one_declared(run_program: Runner):

@@ -49,7 +49,7 @@ def test_a_stack_file_with_five_mistakes_is_refused_with_five_lines():
         "  nodes/0/fabric_ip: must be an IPv4 address alone, such as 192.168.100.1, found 'ops@198.51.100.1'",
         "  checkpoint/revision: 'main' is not a commit: branches move, so give its 40 hex digits "
         "(`git ls-remote https://huggingface.co/OWNER/NAME main` prints them)",
-        "  engine/max_num_seqs: must be a whole number, found 'six'",
+        "  engine/max_num_seqs: must be a valid integer, found 'six'",
         "  profil: unknown key: check its spelling, or remove it",
     ]
 
