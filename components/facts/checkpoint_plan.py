@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from components.facts.node_facts import NodeFacts
 from components.settings.cluster import ClusterSettings
-from hub.files import NO_SNAPSHOT
 
 GIB = 2**30
 
@@ -55,8 +54,9 @@ def need(cluster: ClusterSettings, rank: int, facts: NodeFacts) -> Need | None:
     why = facts.checkpoint_gap()
     if why is None:
         return None
-    others = sorted(set(facts.checkpoint.revisions if facts.checkpoint else []) - {cluster.checkpoint.revision})
-    if why.startswith(NO_SNAPSHOT):
+    revisions = facts.checkpoint.revisions if facts.checkpoint else []
+    others = [revision for revision in revisions if revision != cluster.checkpoint.revision]
+    if facts.checkpoint and cluster.checkpoint.revision not in revisions:
         has = " and ".join(revision[:8] for revision in others)
         why = f"it has revision {has} so far" if others else "it has nothing of this model yet"
     lacks = missing_gib(cluster, facts)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from components.facts.checkpoint_plan import amount, missing_gib
@@ -10,6 +11,7 @@ from components.rank.spec import container_name
 from components.settings.cluster import ClusterSettings
 from facts.document import DockerFacts
 from gid.members import Refusal as FabricRefusal
+from hub.files import snapshot_of
 
 GIB_KB = 1 << 20
 DISK_MARGIN_GIB = 5
@@ -151,15 +153,16 @@ def disk_enough(view: NodeView) -> Iterator[Finding]:
     if disks is None or disks.hf_cache is None:
         yield view.error("the disk of the Hugging Face cache could not be read")
         return
-    cache = disks.hf_cache
-    if cache.unwritable and "/models--" in cache.unwritable:
+    cache, checkpoint = disks.hf_cache, view.cluster.checkpoint
+    model = snapshot_of(Path(cache.path) / "hub", checkpoint.repo, checkpoint.revision).parent.parent
+    if cache.unwritable and Path(cache.unwritable).is_relative_to(model):
         yield view.warning(
             f"{cache.unwritable} belongs to another user: the checkpoint's step gives it to {view.facts.user}"
         )
     elif cache.unwritable:
         yield view.error(f"{cache.unwritable} is not writable for {view.facts.user}: chown it, or set hf_cache")
     missing = 0.0 if view.cluster.reads_over_nfs(view.rank) else missing_gib(view.cluster, view.facts)
-    size = view.cluster.checkpoint.size_gib
+    size = checkpoint.size_gib
     # a small checkpoint, such as the lab's, needs no more room to spare than its own size
     margin = min(DISK_MARGIN_GIB, size)
     free = cache.free_bytes / 2**30

@@ -9,7 +9,7 @@ import pytest
 from loader import payload
 from tests.program.conftest import API_KEY, DIGEST, REPORT, Engine, Runner
 from tests.program.pair import healthy
-from tests.unit.stacks import cluster
+from tests.unit.stacks import REVISION, cluster
 
 BOTH = pytest.mark.parametrize("stack", ["dev", "example"])
 SCRIPTS = {
@@ -236,7 +236,8 @@ def test_a_whole_node_triggers_nothing_and_keeps_what_the_state_has(dev: Engine)
 def test_what_the_facts_miss_is_a_trigger_in_words_where_it_is_mended(run_program: Runner):
     documents = healthy("x86_64")
     documents[1].update(
-        checkpoint={"gaps": ["model-00007-of-00048.safetensors is missing", "another"]}, image={"present": False}
+        checkpoint={"gaps": ["model-00007-of-00048.safetensors is missing", "another"], "revisions": [REVISION]},
+        image={"present": False},
     )
     engine = run_program("dev", documents=documents)
     lacks = "worker mirrors 41.0 MiB from head: model-00007-of-00048.safetensors is missing and 1 more"

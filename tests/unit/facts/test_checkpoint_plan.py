@@ -14,13 +14,14 @@ from tests.unit.stacks import cluster
 GIB = 1 << 30
 OLD = "0" * 40
 VISION = cluster("vision-exp")
-NO_SNAPSHOT = {"gaps": ["there is no snapshot"], "bytes_present": 0}
+NO_SNAPSHOT = {"gaps": ["there is no snapshot"], "bytes_present": 0, "revisions": []}
 
 
 def pair(*checkpoints: dict[str, Any], **common: Any) -> list[NodeFacts]:
     documents = healthy()
+    here = {"revisions": [VISION.checkpoint.revision]}
     for document, checkpoint in zip(documents, checkpoints, strict=True):
-        document.update(checkpoint={**document["checkpoint"], **checkpoint}, **common)
+        document.update(checkpoint={**document["checkpoint"], **here, **checkpoint}, **common)
     return [typed(document) for document in documents]
 
 

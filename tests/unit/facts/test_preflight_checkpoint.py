@@ -71,7 +71,7 @@ def test_an_image_that_does_not_fit_is_refused_by_dockers_own_disk():
 
 def test_a_models_folder_of_root_is_no_reason_to_stop_since_the_step_mends_it():
     """G-ROOT."""
-    folder = "/home/ops/.cache/huggingface/hub/models--owner--name/blobs"
+    folder = "/home/ops/.cache/huggingface/hub/models--deepseek-ai--DeepSeek-V4-Flash-Vision-Exp/blobs"
     text = one(found(lambda node: node["disk"]["hf_cache"].update(unwritable=folder)), "warning")
     assert text == f"worker: {folder} belongs to another user: the checkpoint's step gives it to ops"
 
