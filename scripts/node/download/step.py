@@ -27,7 +27,7 @@ from download.job import Offer, Secret
 from download.job_status import JobStatus
 from download.tree import JobInputs, Work
 from host import chown_trees
-from host.console import say
+from host.console import say, utc_now
 from host.our_folder import docker, folder_of
 from hub.files import gaps, snapshot_of
 from hub.manifest import unverified
@@ -68,8 +68,15 @@ class Begun(TypedDict):
 
 
 class Verified(TypedDict):
+    """A checkpoint on this node, every file's content hashed and found right."""
+
     snapshot: str
     """Its path on the node."""
+    bytes: int
+    """Size of all its files."""
+    files: int
+    verified_at: str
+    """When this step found it verified: ISO 8601, UTC."""
 
 
 def hub_of(inputs: StepInputs) -> Path:
@@ -274,7 +281,9 @@ def follow(inputs: StepInputs) -> Verified:
         say(job_status.line({**status, "rate": 0}))
     if found := fault(inputs):
         raise SystemExit(f"{inputs['repo']} is not whole on this node: {found}: run pulumi up again")
-    return {"snapshot": str(snapshot_of(hub_of(inputs), inputs["repo"], inputs["revision"]))}
+    snapshot = snapshot_of(hub_of(inputs), inputs["repo"], inputs["revision"])
+    sizes = [path.stat().st_size for path in snapshot.rglob("*") if path.is_file()]
+    return {"snapshot": str(snapshot), "bytes": sum(sizes), "files": len(sizes), "verified_at": utc_now()}
 
 
 def main() -> None:

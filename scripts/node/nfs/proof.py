@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from typing import TypedDict
 
-from host.console import say
+from host.console import say, utc_now
 from loader import payload
 from nfs import read_shards
 from nfs.read_shards import ReadInputs, ReadResult
@@ -66,6 +66,10 @@ class Proof(TypedDict):
     """The one that works."""
     shards: int
     """How many were read."""
+    bytes: int
+    """Size of those shards, as the mount shows them."""
+    verified_at: str
+    """ISO 8601, UTC."""
 
 
 class Unproven(Exception):
@@ -168,7 +172,7 @@ def prove(device: str, inputs: ProofInputs, limit_s: float) -> Proof:
                 f"{found['faults'][0]}{more}: closed to others on the head: run `chmod -R o+rX {model}` there"
             )
         raise Unproven(cause(found["faults"][0] + more))
-    return {"device": device, "shards": found["shards"]}
+    return {"device": device, "shards": found["shards"], "bytes": found["bytes"], "verified_at": utc_now()}
 
 
 def first_proven(devices: Sequence[str], inputs: ProofInputs, holder: str | None = None) -> Proof:

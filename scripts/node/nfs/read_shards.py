@@ -27,6 +27,8 @@ class ReadResult(TypedDict):
     """What is wrong, a line each."""
     shards: int
     """How many were read."""
+    bytes: int
+    """Size of those."""
 
 
 MOUNTED = "nfs: mounted"
@@ -35,7 +37,7 @@ TELL_S = 5
 
 def main() -> None:
     inputs: ReadInputs = json.loads(sys.argv[1])
-    read, shards = 0, []
+    read, size, shards = 0, 0, []
 
     def tell() -> None:
         while True:
@@ -53,12 +55,14 @@ def main() -> None:
             shards = sorted(set(json.loads((snapshot / INDEX).read_text())["weight_map"].values()))
         for name in shards:
             with (snapshot / name).open("rb") as file:
-                file.seek(-min(4096, os.fstat(file.fileno()).st_size), os.SEEK_END)
+                length = os.fstat(file.fileno()).st_size
+                file.seek(-min(4096, length), os.SEEK_END)
                 file.read()
             read += 1
+            size += length
     except OSError as error:
         faults = [f"{error.filename or snapshot}: {error.strerror}"]
-    result: ReadResult = {"faults": faults, "shards": read}
+    result: ReadResult = {"faults": faults, "shards": read, "bytes": size}
     print(json.dumps(result))
 
 

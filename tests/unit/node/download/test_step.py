@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from host.console import utc_now
 from tests.unit.executables import Recorder, run_shipped
-from tests.unit.node.snapshots import ENCODER, REPO, REVISION, names, prove, snapshot
+from tests.unit.node.snapshots import ENCODER, REPO, REVISION, contents, names, prove, snapshot
 
 FETCH: dict[str, Any] = {
     "role": "fetch",
@@ -235,12 +236,16 @@ def test_files_of_root_are_given_to_the_user_in_a_helper_container_and_nothing_o
 # --- following ---
 
 
-def test_a_finished_job_over_a_proven_tree_is_the_end(node: Node):
+def test_a_finished_job_over_a_verified_tree_is_the_end_and_says_what_was_verified_and_when(node: Node):
     folder = snapshot(node.hub)
     prove(folder)
     node.says()
+    began = utc_now()
     done = node.step(MIRROR, "follow")
-    assert json.loads(done.stdout) == {"snapshot": str(folder)}
+    verified = json.loads(done.stdout)
+    assert began <= verified.pop("verified_at") <= utc_now()
+    sizes = [len(content) for content in contents(3).values()]
+    assert verified == {"snapshot": str(folder), "bytes": sum(sizes), "files": len(sizes)}
     assert "checkpoint: verified 5 of 5 files" in done.stderr
 
 

@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from components.ssh.node_script import environment_payload
+from host.console import utc_now
 from nfs import proof
 from nfs.proof import ProofInputs, Unproven, cause, check_server, first_proven, mount_words, prove
 from tests.unit.executables import Recorder
-from tests.unit.node.snapshots import ENCODER, REPO, REVISION, names, snapshot
+from tests.unit.node.snapshots import ENCODER, REPO, REVISION, contents, names, snapshot
 
 HUB_DEVICE = ":/home/spark/.cache/huggingface/hub"
 OPTIONS = "nfsvers=4.2,ro,nconnect=8,hard,timeo=600"
@@ -202,8 +203,11 @@ class TestTheReading:
         return snapshot(tmp_path / "hub")
 
     def test_a_whole_checkpoint_is_proven(self, whole: Path, docker: Recorder, capsys: pytest.CaptureFixture[str]):
-        found = first_proven([HUB_DEVICE], INPUTS)
-        assert found == {"device": HUB_DEVICE, "shards": 3}
+        began = utc_now()
+        verified = first_proven([HUB_DEVICE], INPUTS)
+        assert began <= verified["verified_at"] <= utc_now()
+        size = sum(len(content) for path, content in contents(3).items() if path in names(3))
+        assert (verified["device"], verified["shards"], verified["bytes"]) == (HUB_DEVICE, 3, size)
         assert capsys.readouterr().err == f"nfs: mounting 127.0.0.1{HUB_DEVICE}\nnfs: mounted\n"
 
     def test_the_container_is_of_the_stack_and_leaves_nothing(self, whole: Path, docker: Recorder):
@@ -268,7 +272,7 @@ def test_words_without_a_known_cause_stay_as_they_are():
 def test_as_it_is_shipped_it_carries_the_rules_of_a_whole_snapshot(tmp_path: Path, docker: Recorder):
     """On a node there is no file to read them from."""
     kept = tmp_path / "stdin"
-    docker.answer("docker", f'[ "$1" = rm ] || {{ cat >{kept}; echo \'{{"faults": [], "shards": 3}}\'; }}')
+    docker.answer("docker", f'[ "$1" = rm ] || {{ cat >{kept}; echo \'{{"faults": [], "shards": 3, "bytes": 9}}\'; }}')
     text = environment_payload("nfs.proof", {"SPARK_EXPORT": json.dumps({"devices": [HUB_DEVICE], "holder": None})})
     # no server here: other tests ask one
     argv = [sys.executable, "-I", "-S", "-", json.dumps(INPUTS)]
