@@ -15,6 +15,7 @@ from components.facts.generation import Generation
 from components.image import Image
 from components.nfs import NfsCheckpoint
 from components.node import Node
+from components.patches import Patches
 from components.rank.mounts import HUB
 from components.rank.spec import Mount, RankSpec, spec_hash
 from components.settings.cluster import ClusterSettings
@@ -39,6 +40,7 @@ class Engine(pulumi.ComponentResource):
         fabrics: Sequence[Fabric],
         images: Sequence[Image],
         checkpoints: Sequence[Checkpoint | NfsCheckpoint],
+        patches: Sequence[Patches],
         generation: Generation,
         api_key: pulumi.Output[str] | None,
         opts: pulumi.ResourceOptions | None = None,
@@ -58,6 +60,7 @@ class Engine(pulumi.ComponentResource):
             node = nodes[rank]
             purged = self._purge(cluster, node, checkpoints, generation)
             depends: list[pulumi.Resource] = [fabrics[rank].lookup, images[rank].pulled, purged]
+            depends += [patches[rank].placed] if patches else []
             labels = dict(shared)
             if rank == 0:
                 labels["spark.after"] = pulumi.Output.all(*[other.id for other in started]).apply(",".join)

@@ -9,7 +9,7 @@ import pulumi
 
 from components import facts_off
 from components.facts import gathering
-from components.facts.generation import UNKNOWN, Generation, decide
+from components.facts.generation import PATCHES, UNKNOWN, Generation, decide
 from components.facts.node_facts import NodeFacts
 from components.rank.spec import RankSpec, spec_hash
 from components.settings.base import PROJECT_DIR, SettingsError
@@ -72,7 +72,7 @@ def decide_generation(
         return UNKNOWN
     roles = [cluster.role(rank) for rank in range(len(cluster.nodes))]
     live = [node.live_rank(stack, rank, roles[rank]) for rank, node in enumerate(facts)]
-    generation = decide(live, roles, spec_hash(specs))
+    generation = decide(live, roles, spec_hash(specs), specs[0].labels.get(PATCHES, ""))
     if generation.reason:
         pulumi.log.info(f"both ranks start anew, generation {generation.name}: {generation.reason}")
     return generation

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from components import checkpoint, nfs
+from components import checkpoint, nfs, patches
 from components.engine import Engine
 from components.fabric import Fabric
 from components.facts.generation import Generation
@@ -10,6 +10,7 @@ from components.facts.node_plan import NodePlan
 from components.image import Image
 from components.nfs import NfsCheckpoint
 from components.node import Node
+from components.patches import Patches
 from components.program import Secrets
 from components.rank.spec import RankSpec
 from components.readiness import Readiness
@@ -27,6 +28,8 @@ class SparkPair:
     nodes: list[Node]
     fabrics: list[Fabric]
     images: list[Image]
+    patches: list[Patches]
+    """None for a stack that starts without patches."""
     checkpoints: list[checkpoint.Checkpoint | NfsCheckpoint]
     engine: Engine
     readiness: Readiness
@@ -46,9 +49,18 @@ class SparkPair:
         self.nodes = nodes = [Node(cluster, rank, *targets[rank], plans[rank], generation) for rank in ranks]
         self.fabrics = [Fabric(cluster, node) for node in nodes]
         self.images = [Image(cluster, node) for node in nodes]
+        self.patches = patches.declare(cluster, nodes)
         self.checkpoints = checkpoint.declare(cluster, nodes, self.images, secrets.hf_token)
         self.engine = Engine(
-            cluster, specs, nodes, self.fabrics, self.images, self.checkpoints, generation, secrets.api_key
+            cluster,
+            specs,
+            nodes,
+            self.fabrics,
+            self.images,
+            self.checkpoints,
+            self.patches,
+            generation,
+            secrets.api_key,
         )
         nfs.keep_serving(self.checkpoints, self.engine.ranks)
         self.readiness = Readiness(cluster, specs, nodes, self.engine)

@@ -8,7 +8,7 @@ from components.settings.base import Refusal
 from components.settings.cluster import ClusterSettings
 from components.ssh.node_script import run_script
 from components.ssh.target import Resolved, SshError, Target
-from facts.document import FactsInputs
+from facts.document import FactsInputs, PatchInputs
 
 LIMIT_S = 60
 
@@ -30,8 +30,16 @@ def inputs_of(settings: ClusterSettings, rank: int, stack: str) -> FactsInputs:
         "ports": [engine.port, engine.master_port] if rank == 0 else [],
         # only the head downloads; only a worker that reads over the fabric needs its server
         "endpoint": settings.checkpoint.endpoint if rank == 0 else None,
+        "patches": patch_inputs(settings, rank),
         "nfs": str(settings.nodes[0].fabric_ip) if settings.reads_over_nfs(rank) else None,
     }
+
+
+def patch_inputs(settings: ClusterSettings, rank: int) -> PatchInputs | None:
+    patches = settings.patches
+    if patches is None:
+        return None
+    return {"lock": patches.digest, "source": patches.source, "fetches": rank == 0 and patches.folder is None}
 
 
 Reader = Callable[[Target, Resolved, FactsInputs], str]

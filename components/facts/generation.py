@@ -7,6 +7,9 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+PATCHES = "spark.patches"
+"""Label of a rank: its patches as NAME@HASH, in order."""
+
 
 @dataclass(frozen=True)
 class LiveRank:
@@ -20,6 +23,8 @@ class LiveRank:
     exit_code: int | None = None
     oom_killed: bool = False
     error: str = ""
+    patches: str = ""
+    """The label PATCHES."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +38,16 @@ UNKNOWN = Generation("unknown", None)
 """Of a preview without facts."""
 
 
-def decide(live: Sequence[LiveRank | None], roles: Sequence[str], wanted_spec: str) -> Generation:
-    """`live` in rank order, None where a node has no container of that rank.
+def decide(
+    live: Sequence[LiveRank | None], roles: Sequence[str], wanted_spec: str, wanted_patches: str = ""
+) -> Generation:
+    """`live` in rank order, None where a node has no container of that rank; `wanted_patches` as the label has them.
 
     A new name is random: it must differ from every earlier one, also when no container is left to tell what that was.
     """
     reason = why_not_whole(live, roles, wanted_spec)
+    if reason and live[0] and (changes := patch_changes(live[0].patches, wanted_patches)):
+        reason += f" ({changes})"
     if reason is None and live[0] and live[0].generation:
         return Generation(live[0].generation, None)
     return Generation(secrets.token_hex(4), reason)
@@ -68,3 +77,17 @@ def why_not_whole(live: Sequence[LiveRank | None], roles: Sequence[str], wanted_
 
 def how_it_ended(rank: LiveRank) -> str:
     return "was killed for lack of memory" if rank.oom_killed else f"ended with exit code {rank.exit_code}"
+
+
+def patch_changes(before: str, after: str) -> str:
+    """What is different between two labels PATCHES, in words; empty when nothing is."""
+    if before == after:
+        return ""
+    old, new = (dict(patch.split("@") for patch in label.split()) for label in (before, after))
+    kinds = {
+        "new": [name for name in new if name not in old],
+        "changed": [name for name in new if name in old and new[name] != old[name]],
+        "left out": [name for name in old if name not in new],
+    }
+    changes = [f"{', '.join(names)} {kind}" for kind, names in kinds.items() if names]
+    return f"patches: {'; '.join(changes) or 'in another order'}"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from components.facts.generation import LiveRank
+from components.facts.generation import PATCHES, LiveRank
 from facts.document import Facts, parsed
 from gid.lookup import Resolution, resolve
 from gid.members import Refusal
@@ -32,6 +32,7 @@ class NodeFacts(Facts):
                     exit_code=container.exit_code,
                     oom_killed=container.oom_killed,
                     error=container.error or "",
+                    patches=container.labels.get(PATCHES, ""),
                 )
         return None
 
@@ -42,6 +43,11 @@ class NodeFacts(Facts):
     def folder_gap(self) -> str | None:
         # a repair removes first what is there: what nobody could read must not be repaired
         return "our folder is missing" if self.folder is False else None
+
+    def patches_gap(self) -> str | None:
+        """Why the patches' files must be put in their place, in words; None when they are there, or nobody knows."""
+        missing = self.patches.missing if self.patches else []
+        return f"{missing[0]}{f' and {len(missing) - 1} more' if missing[1:] else ''}" if missing else None
 
     def job_runs(self, stack: str) -> bool:
         """Whether a job of this stack is at the checkpoint now; one that only tells others how it ended is not."""

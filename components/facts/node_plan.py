@@ -20,6 +20,8 @@ class NodePlan:
     """Why our folder must be made again, although the state has it."""
     image_gap: str | None = None
     """Why the image must be pulled again."""
+    patches_gap: str | None = None
+    """Why the files of the startup patches must be put in their place again."""
     checkpoint: Need | None = None
     job_runs: bool = False
     """Whether a job of this stack is working on the node's checkpoint now."""
@@ -35,6 +37,7 @@ def node_plans(cluster: ClusterSettings, facts: Sequence[NodeFacts], stack: str)
         NodePlan(
             folder_gap=node.folder_gap(),
             image_gap=node.image_gap(),
+            patches_gap=node.patches_gap(),
             checkpoint=need(cluster, rank, node),
             job_runs=node.job_runs(stack),
             fabric_note=fabric_note(cluster, rank, node),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from components.facts.node_facts import NodeFacts
 from components.facts.node_rules import NODE_RULES, Finding, NodeView
+from components.facts.patch_rules import image_fits, patches_to_be_had
 from components.settings.base import Refusal
 from components.settings.cluster import ClusterSettings
 
@@ -62,7 +63,8 @@ def findings(
     views = [NodeView(cluster, rank, node, stack, has_hf_token) for rank, node in enumerate(facts)]
     every = [
         *settings_findings(cluster),
-        *(finding for view in views for rule in NODE_RULES for finding in rule(view)),
+        *image_fits(cluster),
+        *(finding for view in views for rule in (*NODE_RULES, patches_to_be_had) for finding in rule(view)),
         *asymmetries(cluster, facts),
     ]
     allowed = [

@@ -2,6 +2,7 @@
 
 import json
 
+from components.facts.generation import PATCHES
 from components.rank.argv import serve_argv
 from components.rank.env import rank_env
 from components.rank.mounts import mounts
@@ -25,7 +26,7 @@ def rank_specs(settings: ClusterSettings, stack: str, *, has_api_key: bool) -> l
             env=rank_env(settings, rank),
             uploads=uploads(settings, rank),
             mounts=mounts(settings, rank, stack, has_api_key=has_api_key),
-            labels={"spark.stack": stack, "spark.rank": str(rank)},
+            labels={"spark.stack": stack, "spark.rank": str(rank), **patch_label(settings)},
             health_check=health_check(settings) if rank == 0 else None,
         )
         for rank in range(len(settings.nodes))
@@ -55,7 +56,16 @@ def start_inputs(settings: ClusterSettings, rank: int) -> StartInputs:
         "shards": checkpoint.shards,
         "encoding_file": checkpoint.encoding_file,
         "encoding_target": settings.image.encoding_target,
+        "patches": [patch.step() for patch in settings.patches.patches] if settings.patches else [],
+        "patch_limit_s": settings.patches.limit_s if settings.patches else 0,
     }
+
+
+def patch_label(settings: ClusterSettings) -> dict[str, str]:
+    """Each patch with the first digits of its hash, so that the next preview can name those that changed."""
+    if not settings.patches:
+        return {}
+    return {PATCHES: " ".join(f"{patch.name}@{patch.sha256[:8]}" for patch in settings.patches.patches)}
 
 
 def health_check(settings: ClusterSettings) -> HealthCheck:

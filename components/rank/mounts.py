@@ -2,6 +2,8 @@
 
 from components.rank.spec import Mount, Volume
 from components.settings.cluster import ClusterSettings
+from patches.files import FOLDER
+from rank.patch_steps import MOUNT
 
 CACHE = "/cache/huggingface"
 HUB = f"{CACHE}/hub"
@@ -16,7 +18,13 @@ def mounts(settings: ClusterSettings, rank: int, stack: str, *, has_api_key: boo
     cache = Mount("bind", CACHE, f"cache/{kernels}", read_only=False)
     tmp = Mount("bind", "/tmp", "tmp", read_only=False)
     secrets = (Mount("bind", SECRETS, "secrets", read_only=True),) if has_api_key else ()
-    return (cache, hub_mount(settings, rank, stack), tmp, *secrets)
+    return (cache, hub_mount(settings, rank, stack), tmp, *secrets, *patches_mount(settings))
+
+
+def patches_mount(settings: ClusterSettings) -> tuple[Mount, ...]:
+    if not settings.patches:
+        return ()
+    return (Mount("bind", str(MOUNT), f"{FOLDER}/{settings.patches.digest}", read_only=True),)
 
 
 def hub_mount(settings: ClusterSettings, rank: int, stack: str) -> Mount:

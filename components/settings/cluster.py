@@ -4,16 +4,17 @@ Pure: no SSH, no network, no clock. What must be asked of a node is a fact (comp
 Secrets are never part of this tree; they are stack secrets of their own (SECRETS below).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from components.settings.base import PROJECT_DIR, Settings, SettingsError, at_field, complaints, one_line
 from components.settings.engine_settings import WILDCARDS, EngineSettings, in_url
+from components.settings.patches import PatchSettings
 from components.settings.sections import (
     DIGEST,
     CheckpointSettings,
@@ -22,6 +23,7 @@ from components.settings.sections import (
     ImageSettings,
     NodeSettings,
 )
+from patches.files import PatchError
 
 PROFILES_DIR = Path(__file__).parent / "profiles"
 SECRETS = ("api_key", "hf_token")
@@ -59,10 +61,14 @@ class ClusterSettings(Settings):
     image: ImageSettings
     checkpoint: CheckpointSettings
     engine: EngineSettings
+    patches: PatchSettings | None = None
+    """Startup patches of the image's vLLM; off: none."""
     fabric: FabricSettings = FabricSettings()
     hardware: HardwareSettings = HardwareSettings()
     readiness: ReadinessSettings = ReadinessSettings()
-    allow: frozenset[Literal["memory", "kernel", "foreign_gpu", "high_utilization", "docker_api"]] = frozenset()
+    allow: frozenset[Literal["memory", "kernel", "foreign_gpu", "high_utilization", "docker_api", "other_image"]] = (
+        frozenset()
+    )
     """Preflight rules that only warn on this stack."""
 
     @field_validator("facts", mode="before")
@@ -70,6 +76,11 @@ class ClusterSettings(Settings):
     def on_and_off_are_words(cls, value: object) -> object:
         # YAML 1.1 reads a bare on/off as a boolean
         return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
+
+    @field_validator("patches", mode="before")
+    @classmethod
+    def off_is_none(cls, value: object) -> object:
+        return None if value in (False, "off") else value
 
     @field_validator("nodes")
     @classmethod
@@ -118,15 +129,18 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return result
 
 
-@cache
-def read_profile(name: str) -> tuple[Mapping[str, Any], str | None]:
-    """A profile's values, and why it cannot start without startup patches, if so.
+class Needs(NamedTuple):
+    """Patches without which a profile's checkpoint does not load, and why."""
 
-    Parsed once a process, so nobody may change it.
-    """
+    patches: Sequence[str] = ()
+    why: str = ""
+
+
+@cache
+def read_profile(name: str) -> tuple[Mapping[str, Any], Needs]:
+    """A profile's values, and what it cannot start without. Parsed once a process, so nobody may change it."""
     values: dict[str, Any] = yaml.safe_load((PROFILES_DIR / f"{name}.yaml").read_text())
-    needs_patches = values.pop("needs_patches", None)
-    return values, needs_patches
+    return values, Needs(**values.pop("needs_patches", {}))
 
 
 def with_profile(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -140,13 +154,24 @@ def with_profile(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     return merged(read_profile(name)[0], raw), []
 
 
-def needs_patches(name: object) -> list[str]:
-    """What stops a stack on this profile from starting, as long as no stack can name startup patches."""
-    reasons = {profile: read_profile(profile)[1] for profile in profiles()}
-    if name not in profiles() or not (reason := reasons[str(name)]):
+def lacks_patches(settings: ClusterSettings) -> list[str]:
+    """What stops a stack whose checkpoint needs patches that it does not start with."""
+    needs = read_profile(settings.profile)[1]
+    runs = {patch.name for patch in settings.patches.patches} if settings.patches else set()
+    if not (lacking := [name for name in needs.patches if name not in runs]):
         return []
-    others = " or ".join(profile for profile, stops in reasons.items() if not stops)
-    return [one_line(f"profile: {name}: {reason}: take {others}")]
+    return [f"patches: {needs.why}: take {' and '.join(lacking)} back in, or another profile"]
+
+
+def patch_problems(settings: ClusterSettings) -> list[str]:
+    """Also what is wrong with the files in a folder of this machine, before anything is declared."""
+    problems = lacks_patches(settings)
+    try:
+        if settings.patches:
+            settings.patches.contents_here()
+    except PatchError as error:
+        problems += [f"patches/folder: {line}" for line in error.lines]
+    return problems
 
 
 NO_DIGEST = f"sha256:{0:064d}"
@@ -186,7 +211,7 @@ def load(
         raise SettingsError(["(top): spark-stack:cluster is missing or no mapping: start from Pulumi.example.yaml"])
     values, profile_problems = with_profile(raw)
     digest_problems = with_digest(values, project_dir, needed=to_start)
-    problems = profile_problems + digest_problems + (needs_patches(raw.get("profile")) if to_start else [])
+    problems = profile_problems + digest_problems
     settings = None
     try:
         settings = ClusterSettings.model_validate(values)
@@ -195,7 +220,7 @@ def load(
             detail for detail in error.errors() if not repeats(detail, bool(profile_problems), bool(digest_problems))
         )
     if settings:
-        problems += open_api(settings, has_api_key)
+        problems += open_api(settings, has_api_key) + (patch_problems(settings) if to_start else [])
     if problems or settings is None:
         raise SettingsError(problems)
     return settings

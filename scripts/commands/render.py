@@ -14,7 +14,7 @@ import shlex
 from components.rank.build import rank_specs
 from components.rank.env import at_start
 from components.rank.spec import spec_hash
-from components.settings.cluster import needs_patches
+from components.settings.cluster import lacks_patches
 from scripts.commands import Answer, Call, say
 from scripts.stacks import StackError, cluster_of
 
@@ -28,7 +28,7 @@ def run(call: Call) -> Answer:
     cluster = cluster_of(values)
     if not 0 <= rank < len(cluster.nodes):
         raise StackError(f"there is no rank {rank}: this stack has ranks 0 to {len(cluster.nodes) - 1}")
-    for line in needs_patches(cluster.profile):
+    for line in lacks_patches(cluster):
         say(f"note: pulumi preview refuses this stack: {line}")
     specs = rank_specs(cluster, call.stack.name, has_api_key="api_key" in values)
     argv, env = specs[rank].argv, specs[rank].env

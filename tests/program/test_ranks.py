@@ -33,7 +33,15 @@ def test_ranks_carry_whose_they_are_and_what_they_were_started_from(engine: Engi
     assert (head.labels["spark.rank"], worker.labels["spark.rank"]) == ("0", "1")
     for label in ("spark.stack", "spark.generation", "spark.spec"):
         assert head.labels[label] == worker.labels[label]
-    assert set(worker.labels) == {"spark.stack", "spark.rank", "spark.generation", "spark.spec"}
+    assert set(worker.labels) - {"spark.patches"} == {"spark.stack", "spark.rank", "spark.generation", "spark.spec"}
+
+
+def test_a_stack_with_patches_mounts_them_read_only_and_names_them(dev: Engine, example: Engine):
+    for rank in example.ranks:
+        [mount] = [mount for mount in rank.inputs["mounts"] if mount["target"] == "/opt/dspark-patches"]
+        assert mount["readOnly"] is True
+        assert "issue22@52de6d0c" in rank.labels["spark.patches"].split()
+    assert not any(mount["target"] == "/opt/dspark-patches" for rank in dev.ranks for mount in rank.inputs["mounts"])
 
 
 def test_a_rank_is_this_container(dev: Engine):

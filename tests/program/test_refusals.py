@@ -43,13 +43,35 @@ def test_a_key_of_the_stack_that_nothing_reads_is_refused_beside_other_mistakes(
 def test_vision_exp_is_refused_before_anything_is_declared(run_program: Runner):
     def change(cluster: dict[str, Any]) -> None:
         cluster["profile"] = "vision-exp"
-        cluster["engine"]["port"] = "x"
+        cluster["patches"] = "off"
 
     lines, _ = run_program.refused("dev", change)
     assert lines[0] == "the settings of this stack were refused:"
-    assert lines[1].startswith("  profile: vision-exp: the pinned image cannot load this checkpoint")
-    assert lines[1].endswith(": take 0731 or dspark")
-    assert lines[2:] == ["  engine/port: must be a valid integer, found 'x'"]
+    assert lines[1].startswith("  patches: without the patch vision-exp the pinned image cannot load this checkpoint")
+    assert len(lines) == 2
+
+
+def test_patches_that_cannot_be_had_are_refused_file_by_file(run_program: Runner):
+    def change(cluster: dict[str, Any]) -> None:
+        cluster["profile"] = "0731"
+        cluster["allow"] = ["other_image"]
+
+    nodes = healthy("x86_64")
+    nodes[0]["patches"] = {"missing": ["a.py is missing", "b.sh is missing"], "problems": ["a.py has sha256 1", "b.sh"]}
+    lines, _ = run_program.refused("dev", change, nodes)
+    assert [line for line in lines if "patches: " in line][:2] == [
+        "  head: patches: a.py has sha256 1",
+        "  head: patches: b.sh",
+    ]
+    assert "scripts/spark patches lock" in lines[-1]
+
+
+def test_patches_made_for_another_image_are_refused_unless_the_stack_allows_it(run_program: Runner):
+    def change(cluster: dict[str, Any]) -> None:
+        cluster["profile"] = "0731"
+
+    lines, _ = run_program.refused("dev", change)
+    assert lines[1].startswith("  patches/lock: mia-c444d703 was made for the image sha256:a8394849")
 
 
 def test_an_open_api_without_a_key_is_refused_and_with_one_declared(run_program: Runner):

@@ -30,7 +30,8 @@ REMOTE = "command:remote:Command"
 
 
 @BOTH
-def test_the_shipped_stack_declares_these_resources_and_no_others(engine: Engine):
+def test_the_shipped_stack_declares_these_resources_and_no_others(engine: Engine, stack: str):
+    patched = ["head-patches", "worker-patches"] if stack == "example" else []
     found = sorted(
         (item.kind.split(":")[-1], item.name) for item in engine.declared if item.kind != "pulumi:pulumi:Stack"
     )
@@ -44,7 +45,8 @@ def test_the_shipped_stack_declares_these_resources_and_no_others(engine: Engine
                 for role in ("head", "worker")
             ),
             *(("RemoteImage", f"{role}-image") for role in ("head", "worker")),
-            *(("Command", name) for name in [*SCRIPTS, "ready"]),
+            *(("Command", name) for name in [*SCRIPTS, *patched, "ready"]),
+            *(("Patches", name) for name in patched),
             *(("Container", f"{role}-engine") for role in ("head", "worker")),
             ("Engine", "engine"),
             ("Readiness", "readiness"),

@@ -67,11 +67,11 @@ def test_a_refused_stack_shows_every_problem_and_ends_with_1(spark: Spark, proje
 
 
 def test_a_stack_that_cannot_start_yet_is_shown_beside_the_reason(spark: Spark, project: Path):
-    write(project, "pair", raw("vision-exp"))
+    write(project, "pair", raw("vision-exp", {"patches": "off"}))
     shown = spark("render", "--stack", "pair", "--json")
     assert (shown.code, json.loads(shown.out)["argv"]) == (0, VISION_HEAD)
     [note] = shown.err.splitlines()
-    assert note.startswith("note: pulumi preview refuses this stack: profile: vision-exp: the pinned image cannot load")
+    assert note.startswith("note: pulumi preview refuses this stack: patches: without the patch vision-exp")
 
 
 def test_a_key_among_the_stacks_secrets_counts(spark: Spark, project: Path):

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
 from gid.table import Interface, Port
+from patches.files import PatchSource
 
 BEGIN, END = "---spark-facts---", "---end---"
 
@@ -35,6 +36,14 @@ class FactsInputs(TypedDict, total=False):
     ports: list[int]
     nfs: str | None
     """Address of a server to knock at."""
+    patches: PatchInputs | None
+
+
+class PatchInputs(TypedDict):
+    lock: str
+    source: PatchSource
+    fetches: bool
+    """Whether this node is the one that fetches what is missing."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +180,14 @@ class NfsFacts:
 
 
 @dataclass(frozen=True)
+class PatchFacts:
+    missing: list[str] = field(default_factory=list)
+    """What is not in its place here, a line a file."""
+    problems: list[str] = field(default_factory=list)
+    """Why it cannot be fetched either, a line a file; empty on a node that fetches nothing."""
+
+
+@dataclass(frozen=True)
 class Facts:
     """One node's document."""
 
@@ -194,6 +211,7 @@ class Facts:
     checkpoint: CheckpointFacts | None = None
     job: JobFacts | None = None
     nfs: NfsFacts | None = None
+    patches: PatchFacts | None = None
     folder: bool | None = None
     """Whether the stack's folder is there, with its marker."""
     earlyoom: bool | None = None

@@ -36,6 +36,7 @@ from facts.document import (
     Problem,
     printed,
 )
+from facts.patches import read_patches
 from facts.processes import run
 from gid import sysfs
 from gid.sysfs import read_text
@@ -208,7 +209,7 @@ def assemble(found: Results, problems: list[Problem]) -> Facts:
         except OSError as error:
             problems.append(Problem("docker_root", str(error)))
     table = found["table"] or {}
-    same = ("user", "memory", "docker", "image", "checkpoint", "job", "nfs", "folder", "earlyoom")
+    same = ("user", "memory", "docker", "image", "checkpoint", "job", "nfs", "patches", "folder", "earlyoom")
     return Facts(
         **(found["system"] or {}),
         **{name: found[name] for name in same},
@@ -238,6 +239,7 @@ def probes_of(inputs: FactsInputs) -> dict[str, Callable[[], object]]:
     others = [inputs["encoding_file"]] if inputs.get("encoding_file") else []
     hf_cache = inputs.get("hf_cache") or "~/.cache/huggingface"
     endpoint, nfs = inputs.get("endpoint"), inputs.get("nfs")
+    patches = inputs.get("patches")
     ports = {int(port) for port in inputs.get("ports") or []}
     if not all(isinstance(text, str) for text in (hf_cache, repo or "", revision or "", image or "", stack or "")):
         raise TypeError("stack, hf_cache, repo, revision and image are texts")
@@ -260,6 +262,7 @@ def probes_of(inputs: FactsInputs) -> dict[str, Callable[[], object]]:
         ),
         "job": lambda: job_of(stack) if stack else None,
         "nfs": lambda: NfsFacts(checkpoint.knock(nfs)) if nfs else None,
+        "patches": lambda: read_patches(stack, patches) if stack and patches else None,
         "folder": lambda: bool(stack and our_folder.is_ours(our_folder.folder_of(stack), stack)),
         "listeners": lambda: processes.listeners(ports),
         "earlyoom": lambda: processes.is_running("earlyoom"),

@@ -2,9 +2,7 @@
 
 Inputs: /opt/spark/start.json (StartInputs); the command in argv; its environment, without what only this node knows. An
 API key is read from /run/spark/api_key. Words on stdout, each line starts with `spark: `.
-Exit codes: the engine's own; 1 with the reason when it cannot be started.
-
-Another file (patches before the engine, say) becomes a step of main().
+Exit codes: the engine's own; that of a patch that failed; 1 with the reason when it cannot be started otherwise.
 """
 
 from __future__ import annotations
@@ -21,6 +19,7 @@ from gid import sysfs
 from gid.lookup import resolve
 from gid.members import Refusal
 from hub.files import gaps, snapshot_of
+from rank import patch_steps
 from rank.effort_edit import FILE, Moved, mend
 
 START = Path(os.environ.get("SPARK_START", "/opt/spark/start.json"))
@@ -43,6 +42,10 @@ class StartInputs(TypedDict):
     """The prompt encoder inside the snapshot."""
     encoding_target: str
     """Its place in the image."""
+    patches: list[patch_steps.PatchStep]
+    """In the order in which they run."""
+    patch_limit_s: float
+    """Of each."""
 
 
 def say(text: str) -> None:
@@ -50,9 +53,9 @@ def say(text: str) -> None:
         print(f"spark: {line}", flush=True)
 
 
-def stop(text: str) -> NoReturn:
+def stop(text: str, code: int = 1) -> NoReturn:
     say(f"error: {text}")
-    sys.exit(1)
+    sys.exit(code)
 
 
 def set_fabric(start: StartInputs, env: MutableMapping[str, str]) -> None:
@@ -115,6 +118,16 @@ def set_efforts(start: StartInputs) -> None:
     say(f"reasoning effort in {file}: {'applied' if applied else 'skipped, it is mended already'}")
 
 
+def set_patches(start: StartInputs, env: MutableMapping[str, str]) -> None:
+    """The recipe's edits of the image's vLLM, before anything imports it."""
+    # the encoder lies in vllm/tokenizers
+    root = Path(start["encoding_target"]).parent.parent
+    try:
+        patch_steps.apply(start["patches"], root, start["patch_limit_s"], dict(env), say)
+    except patch_steps.PatchFailed as failed:
+        stop(str(failed), failed.code)
+
+
 def set_paths(env: MutableMapping[str, str]) -> None:
     before = env.get("PATH", "/usr/bin:/bin")
     env["PATH"] = f"{CUDA}/bin:/usr/local/bin:{before}"
@@ -142,6 +155,8 @@ def main() -> None:
     set_encoder(start, snapshot)
     set_efforts(start)
     set_paths(env)
+    if start["patches"]:
+        set_patches(start, env)
     if start["rank"] == 0:
         set_key(env)
     command = sys.argv[1:]

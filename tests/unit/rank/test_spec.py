@@ -114,4 +114,6 @@ def test_a_ranks_start_file_says_whom_it_meets_and_what_it_must_find():
         "shards": 48,
         "encoding_file": "encoding/encoding_dsv4.py",
         "encoding_target": "/usr/local/lib/python3.12/dist-packages/vllm/tokenizers/deepseek_v4_encoding.py",
+        "patches": [],
+        "patch_limit_s": 0,
     }

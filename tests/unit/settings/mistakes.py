@@ -210,7 +210,8 @@ SINGLE_MISTAKES: list[tuple[Mapping[str, Any], str]] = [
     (engine(extra_args=[1]), "engine/extra_args/0: must be a valid string, found 1"),
     (
         {"allow": ["everything"]},
-        "allow/0: must be 'memory', 'kernel', 'foreign_gpu', 'high_utilization' or 'docker_api', found 'everything'",
+        "allow/0: must be 'memory', 'kernel', 'foreign_gpu', 'high_utilization', 'docker_api' or 'other_image', "
+        "found 'everything'",
     ),
     ({"facts": "of"}, "facts: must be 'on' or 'off', found 'of'"),
 ]

@@ -83,25 +83,40 @@ def test_two_nodes_and_a_profile_are_enough():
 
 
 PATCHES_NEEDED = (
-    "profile: vision-exp: the pinned image cannot load this checkpoint (without the recipe's startup patches it has no "
-    "place for the tensors vision.*, aligner.*, image_* and ffn.gate.bias_vl), and a stack cannot name patches yet: "
-    "take 0731 or dspark"
+    "patches: without the patch vision-exp the pinned image cannot load this checkpoint (it has no place for the "
+    "tensors vision.*, aligner.*, image_* and ffn.gate.bias_vl): take vision-exp back in, or another profile"
 )
 
 
-def test_vision_exp_is_refused_with_the_reason_and_the_profiles_to_take():
-    assert refusal(raw("vision-exp")) == [PATCHES_NEEDED]
+@pytest.mark.parametrize("patches", ["off", False, None, {"skip": ["vision-exp"]}])
+def test_vision_exp_without_its_patch_is_refused_with_the_reason(patches):
+    assert refusal(raw("vision-exp", {"patches": patches})) == [PATCHES_NEEDED]
 
 
-def test_vision_exp_is_refused_beside_every_other_problem_of_the_stack():
-    lines = refusal(raw("vision-exp", {"engine": {"port": "x"}, "image": {"digest_file": ".lab/none"}}))
-    assert lines[1] == PATCHES_NEEDED
-    assert [line.split(":")[0] for line in lines] == ["image/digest_file", "profile", "engine/port"]
+def names(profile: str, patches: object = None) -> set[str]:
+    """Patches that a stack on this profile starts with."""
+    found = cluster(profile, {"patches": patches} if patches else None).patches
+    return {patch.name for patch in found.patches} if found else set()
+
+
+def test_a_profile_brings_its_patches_and_a_stack_may_leave_some_out():
+    assert "vision-exp" in names("vision-exp")
+    assert names("0731") == names("vision-exp") - {"vision-exp"}
+    assert names("vision-exp", {"skip": ["issue22"]}) == names("vision-exp") - {"issue22"}
+    assert names("dspark") == names("0731", "off") == set()
+
+
+def test_a_copy_of_the_patches_that_holds_something_else_is_refused_at_once(tmp_path):
+    lines = refusal(raw("vision-exp", {"patches": {"folder": str(tmp_path)}}))
+    assert (
+        f"patches/folder: vision_exp/apply.py cannot be read in {tmp_path}/patches: No such file or directory" in lines
+    )
+    assert "scripts/spark patches lock" in lines[-1]
 
 
 def test_a_stack_cannot_say_that_its_profile_needs_no_patches():
     lines = refusal(raw("vision-exp", {"needs_patches": None}))
-    assert lines == [PATCHES_NEEDED, "needs_patches: unknown key: check its spelling, or remove it"]
+    assert lines == ["needs_patches: unknown key: check its spelling, or remove it"]
 
 
 def test_a_profile_whose_name_yaml_takes_for_a_number_is_asked_for_in_quotes():

@@ -28,6 +28,7 @@ NEEDED = {
     ],
     "rank.start": [
         *("gid.lookup", "gid.members", "gid.sysfs", "gid.table", "hub.files", "rank.effort_edit", "rank.start"),
+        "rank.patch_steps",
     ],
 }
 KEY = "it's\"a-$key`"

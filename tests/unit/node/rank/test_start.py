@@ -67,6 +67,8 @@ class Container:
             "shards": 3,
             "encoding_file": ENCODER,
             "encoding_target": str(self.encoder),
+            "patches": [],
+            "patch_limit_s": 20,
         }
 
     def run(self, command: str = "engine", **env: str) -> "subprocess.CompletedProcess[str]":
