@@ -1,6 +1,6 @@
-"""The project's own Python for a script that somebody, or the engine, runs with whatever `python3` is on PATH.
+"""The project's own Python, for a script that a person or the engine starts with whatever `python3` is on PATH.
 
-Must be imported before anything that is not in the standard library.
+Import it before anything outside the standard library.
 """
 
 import importlib.util
@@ -12,7 +12,7 @@ VENV = Path(__file__).absolute().parent.parent / ".venv"
 
 
 def use() -> None:
-    """Start this script again in `.venv` unless it runs there; without a `.venv`, end it when packages are missing."""
+    """Restart this script in `.venv` unless it runs there; without a `.venv`, exit when packages are missing."""
     python = VENV / "bin" / "python"
     if python.exists() and Path(sys.prefix).resolve() != VENV.resolve():
         os.execv(python, [str(python), *sys.argv])

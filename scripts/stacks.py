@@ -1,7 +1,7 @@
-"""Which stack an operator means, and what it says: its configuration and its outputs, as the engine reads them.
+"""Which stack an operator means, and what it says: its configuration and its outputs, as Pulumi reads them.
 
-The engine is asked wherever `pulumi` is on PATH, so secrets, environments and another file's name count as they do in
-`pulumi up`. Without it, the stack file alone is read.
+Wherever `pulumi` is on PATH it is asked, so that secrets, environments and --config-file work as in `pulumi up`.
+Without it, the stack file alone is read.
 """
 
 import json
@@ -11,16 +11,21 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import yaml
 
 from components.settings import base
 from components.settings.cluster import ClusterSettings, load
+from host.console import say
+
+if TYPE_CHECKING:
+    # imports Pulumi, which no verb needs
+    from components.outputs import Outputs
 
 PROJECT = "spark-stack"
 LIMIT_S = 60
-"""Of one call of the engine; a remote backend may be slow."""
+"""Limit of one call of pulumi; a remote backend may be slow."""
 COPY = "copy Pulumi.example.yaml to Pulumi.<name>.yaml"
 
 Values = Mapping[str, object]
@@ -28,7 +33,7 @@ Values = Mapping[str, object]
 
 
 class StackError(Exception):
-    """No stack to work on, it cannot be read, or has not what was asked for: one line that says so and the way out."""
+    """No stack to work on, or one that cannot be read or lacks something: one line, with the way out."""
 
 
 def one_line(text: object) -> str:
@@ -36,7 +41,7 @@ def one_line(text: object) -> str:
 
 
 def pulumi(*words: str) -> str:
-    """The engine's stdout. Raises StackError with its own reason."""
+    """pulumi's stdout. Raises StackError with its own reason."""
     argv = ["pulumi", *words, "--non-interactive"]
     try:
         done = subprocess.run(
@@ -54,14 +59,14 @@ def pulumi(*words: str) -> str:
         raise StackError(f"pulumi {words[0]} gave no answer within {LIMIT_S} s: does its backend answer?") from None
     if done.returncode:
         lines = done.stderr.strip().splitlines()
-        # warnings may stand before the reason
+        # warnings may come before the reason
         reason = next((line for line in lines if line.startswith("error:")), lines[-1] if lines else "no reason given")
         raise StackError(f"pulumi {words[0]}: {one_line(reason.removeprefix('error:'))}")
     return done.stdout
 
 
 def stack_files() -> dict[str, Path]:
-    """Every stack file of the project by its stack's name; Pulumi.example.yaml is a text to copy from, not a stack."""
+    """Every stack file of the project by its stack's name; Pulumi.example.yaml is there to copy from, not a stack."""
     files = {path.name[len("Pulumi.") : -len(".yaml")]: path for path in base.PROJECT_DIR.glob("Pulumi.*.yaml")}
     return {name: path for name, path in sorted(files.items()) if name != "example"}
 
@@ -75,12 +80,12 @@ def read_file(file: Path) -> Values:
     if not isinstance(content, dict):
         return {}
     if "environment" in content:
-        raise StackError(f"{file.name} names an environment, which only pulumi can read: put it on PATH and log in")
+        raise StackError(f"{file.name} uses an environment, which only pulumi can read: put it on PATH and log in")
     config = content.get("config")
     return ours(config if isinstance(config, dict) else {})
 
 
-def ours(config: Mapping[str, Any]) -> Values:
+def ours(config: Mapping[str, object]) -> Values:
     return {key.removeprefix(f"{PROJECT}:"): value for key, value in config.items() if key.startswith(f"{PROJECT}:")}
 
 
@@ -89,17 +94,17 @@ class Stack:
     """One stack of the project."""
 
     title: str
-    """The name as the engine takes it: `home`, or `organization/home`."""
+    """The name as pulumi takes it: `home`, or `organization/home`."""
     file: Path
     """Its stack file, absolute."""
 
     @property
     def name(self) -> str:
-        """The name alone, as the program has it and the nodes' labels and folders carry it."""
+        """The name alone, as the program and the nodes' labels and folders have it."""
         return self.title.rpartition("/")[2]
 
     def values(self, file: Path | None = None) -> Values:
-        """What this stack says, or what it would with another stack file in its place. Raises StackError."""
+        """What this stack says, or would say with another stack file. Raises StackError."""
         file = file or self.file
         if shutil.which("pulumi") is None:
             return read_file(file)
@@ -108,31 +113,31 @@ class Stack:
         try:
             config = json.loads(pulumi("config", "--json", "--open", *where))
             if config.get(cluster, {}).get("secret"):
-                # one value within it is a secret; no other secret is decrypted
+                # one of its values is a secret; no other secret is decrypted
                 config[cluster] = json.loads(pulumi("config", "get", cluster, "--json", *where))
         except StackError as error:
             raise StackError(f"{file.name} cannot be read: {error}") from None
         return ours({key: value.get("objectValue", value.get("value")) for key, value in config.items()})
 
     def values_or_file(self) -> Values:
-        """Like `values`; that the engine cannot read the stack (no login, no such stack yet) is only noted."""
+        """Like `values`, but with only a note where pulumi cannot read the stack (no login, no such stack yet)."""
         try:
             return self.values()
         except StackError as error:
             values = read_file(self.file)
-            print(f"note: {error}: the file alone is read", file=sys.stderr)
+            say(f"note: {error}: reading the file alone")
             return values
 
-    def outputs(self) -> dict[str, Any]:
+    def outputs(self) -> "Outputs":
         """The outputs of the last `up`, secrets masked. Raises StackError when there are none."""
-        outputs = dict(json.loads(pulumi("stack", "output", "--stack", self.title, "--json")))
+        outputs: Outputs = json.loads(pulumi("stack", "output", "--stack", self.title, "--json"))
         if "api_url" not in outputs:
             raise StackError(f"stack {self.title} serves nothing: run pulumi up")
         return outputs
 
 
 def cluster_of(values: Values, *, has_api_key: bool | None = None) -> ClusterSettings:
-    """Settings for a reader that starts nothing; `has_api_key` None: as the values say. Raises SettingsError."""
+    """Settings for a reader that starts nothing; with `has_api_key` None the values decide. Raises SettingsError."""
     if has_api_key is None:
         has_api_key = "api_key" in values
     return load(values.get("cluster"), has_api_key=has_api_key, project_dir=base.PROJECT_DIR, to_start=False)
@@ -141,7 +146,7 @@ def cluster_of(values: Values, *, has_api_key: bool | None = None) -> ClusterSet
 def choose(title: str | None, config_file: Path | None) -> Stack:
     """The stack that is meant: the named one, the selected one, the only one, or the one typed on a terminal.
 
-    Raises StackError when that is none, or one without a stack file.
+    Raises StackError when there is none, or it has no stack file.
     """
     files = stack_files()
     if title is None:
@@ -164,7 +169,7 @@ def selected() -> str | None:
 
 
 def ask_which(names: list[str]) -> str:
-    """One of the names, typed on the terminal. Raises StackError where nobody can be asked."""
+    """One of the names, typed on the terminal. Raises StackError when stdin is not a terminal."""
     if not names:
         raise StackError(f"there is no stack: {COPY}")
     listed = ", ".join(names)

@@ -71,6 +71,11 @@ def need(cluster: ClusterSettings, rank: int, facts: NodeFacts) -> Need | None:
     return Need(role, does, why, after)
 
 
+def size(count: int) -> str:
+    """Bytes for a person."""
+    return amount(count / GIB)
+
+
 def amount(gib: float) -> str:
     if gib >= 1:
         return f"{gib:.1f} GiB"

@@ -169,7 +169,7 @@ def disk_enough(view: NodeView) -> Iterator[Finding]:
     if missing and free < missing + margin:
         yield view.error(
             f"the checkpoint lacks {amount(missing)} on this node and {cache.path} has {amount(free)} free (with "
-            f"{amount(margin)} to spare): make room (scripts/spark prune lists what may go), "
+            f"{amount(margin)} to spare): make room (scripts/spark prune lists what is removable), "
             "or set hf_cache to a larger disk"
         )
     docker = disks.docker_root

@@ -6,24 +6,24 @@ A verb's module has
     arguments(parser)       adds its own arguments; --stack, --config-file and --json are there already
     run(call) -> Answer     does it
 
-`run` shows a person its findings with `call.show` as it has them, and returns all of them as one document, which
---json prints instead. Progress, notes and problems go to stderr in both cases (`waiting`, `say`). It raises Refusal,
-SshError or StackError for what stops it, which ends with exit code 1 and the error's text, and no document.
+`run` shows a person each finding with `call.show` as soon as it has it, and returns all of them as one document, which
+--json prints instead. Progress, notes and problems go to stderr in both cases (`waiting`, `say`). For what stops it, it
+raises Refusal, SshError or StackError: the exit code is 1 then, and the error's text takes the document's place.
 """
 
 import argparse
 import importlib
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from host.console import say
 from scripts.stacks import Stack, choose
 
 PROGRESS_S = 5.0
@@ -33,7 +33,7 @@ PROGRESS_S = 5.0
 class Answer(NamedTuple):
     """What a verb found, for --json, and its exit code."""
 
-    document: dict[str, Any]
+    document: Mapping[str, object]
     code: int = 0
 
 
@@ -45,7 +45,7 @@ class Call:
 
     @cached_property
     def stack(self) -> Stack:
-        """The stack that is meant; not looked for before a verb wants it. Raises StackError."""
+        """The stack that is meant, looked for when a verb first asks. Raises StackError."""
         return choose(self.asked.stack, self.asked.config_file)
 
     def show(self, line: str) -> None:
@@ -54,13 +54,9 @@ class Call:
             print(line, flush=True)
 
 
-def say(line: object) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Says every few seconds what is waited for, and how long already; nothing when it ends before that."""
+    """Says every few seconds what it is waiting for and for how long; nothing when that ends sooner."""
     ended, began = threading.Event(), time.monotonic()
 
     def speak() -> None:

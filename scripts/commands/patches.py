@@ -20,9 +20,10 @@ from pydantic import ValidationError
 
 from components.settings.base import SettingsError, complaints
 from components.settings.patches import LockError, Patch, PatchSettings
+from host.console import say
 from patches.files import PatchError, PatchSource, checked, fetch, read
 from scripts import image_tree
-from scripts.commands import Answer, Call, say
+from scripts.commands import Answer, Call
 
 LOCK = "mia-c444d703"
 

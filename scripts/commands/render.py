@@ -1,9 +1,9 @@
 """Show the exact command and environment that a rank would get; no node is touched.
 
-It needs neither Pulumi nor a login: an engine that cannot read the stack (yet) is noted on stderr, and the stack file
-is read without it. A profile that cannot start yet is shown too, with the reason on stderr. The document of --json has
-argv, env, at_start (variables that rank.py adds on the node, from its own tables) and spec (the hash over all ranks,
-which their containers carry as the label spark.spec).
+It needs neither Pulumi nor a login: where pulumi cannot read the stack (yet), it says so on stderr and reads the stack
+file alone. A profile that cannot start yet is shown too, with the reason on stderr. The document of --json has argv,
+env, at_start (variables that rank.py adds on the node, from its own tables) and spec (the hash over all ranks, which
+their containers carry as the label spark.spec).
 
 example:    scripts/spark render --stack home --rank 1
 """
@@ -15,7 +15,8 @@ from components.rank.build import rank_specs
 from components.rank.env import at_start
 from components.rank.spec import spec_hash
 from components.settings.cluster import lacks_patches
-from scripts.commands import Answer, Call, say
+from host.console import say
+from scripts.commands import Answer, Call
 from scripts.stacks import StackError, cluster_of
 
 
@@ -38,9 +39,9 @@ def run(call: Call) -> Answer:
     for name in later:
         call.show(f"# {name}: found on the node at each start")
     lines: list[list[str]] = []
-    for word in argv:
-        if word.startswith("--") or not lines:
+    for argument in argv:
+        if argument.startswith("--") or not lines:
             lines.append([])
-        lines[-1].append(shlex.quote(word))
+        lines[-1].append(shlex.quote(argument))
     call.show(" \\\n  ".join(" ".join(line) for line in lines))
     return Answer({"argv": argv, "env": env, "at_start": later, "spec": spec_hash(specs)})

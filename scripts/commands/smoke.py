@@ -11,7 +11,7 @@ example:    scripts/spark smoke --stack home --question "What is 6 x 7?"
 import argparse
 import json
 import shlex
-from typing import Any
+from typing import TYPE_CHECKING
 
 from components.settings.cluster import ClusterSettings
 from components.ssh.node_script import run_script
@@ -19,6 +19,10 @@ from components.ssh.target import SshError, resolve_nodes, targets_of
 from rank.probe import ProbeInputs
 from scripts.commands import Answer, Call, waiting
 from scripts.stacks import cluster_of
+
+if TYPE_CHECKING:
+    # imports Pulumi, which no verb needs
+    from components.outputs import Outputs
 
 LIMIT_S = 300
 
@@ -61,7 +65,7 @@ def duration(seconds: int) -> str:
     return f"{seconds // 60} min {seconds % 60} s" if seconds >= 60 else f"{seconds} s"
 
 
-def lines(outputs: dict[str, Any], took: int | None, note: str) -> list[str]:
+def lines(outputs: "Outputs", took: int | None, note: str) -> list[str]:
     """What the outputs say, a line a subject; what the ranks did not print is left out."""
     pool, image = outputs["kv_pool"], outputs["image"]
     up = f"up in {duration(took)}" if took is not None else ""

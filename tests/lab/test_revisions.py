@@ -53,7 +53,7 @@ def test_the_way_back_fetches_nothing(pair: Stack) -> None:
 def test_prune_lists_before_it_deletes_and_takes_only_what_no_stack_names(pair: Stack) -> None:
     on("head", f"mkdir -p {HUB}/models--somebody--else/blobs && echo x >{HUB}/models--somebody--else/blobs/x")
     listed = pair.spark("prune", "--stack", "dev", answer="no\n")
-    assert "revision b2f0447c" in listed.text and "may go" in listed.text
+    assert "revision b2f0447c" in listed.text and "removable" in listed.text
     for node in NODES:
         assert on(node, f"ls {MODEL}/snapshots | wc -l").strip() == "2", "it only listed"
     pair.spark("prune", "--stack", "dev", "--yes")

@@ -90,7 +90,7 @@ def prune(spark: Spark) -> Any:
     return run
 
 
-def test_it_lists_what_may_go_and_what_stays_and_removes_after_a_typed_yes(
+def test_it_lists_what_is_removable_and_what_is_kept_and_removes_after_a_typed_yes(
     pair: Pair, prune: Any, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(verb, "run_script", run_script)
@@ -98,9 +98,9 @@ def test_it_lists_what_may_go_and_what_stays_and_removes_after_a_typed_yes(
     lines = [line.split(maxsplit=4) for line in shown.out.splitlines()]
     head = next(number for number, line in enumerate(lines) if line[0] == "head")
     assert lines[head][:3] == ["head", "(spark-a.example.net)", str(pair.hubs[0])]
-    assert lines[head + 1][:2] == ["may", "go"] and "revision 3c5ed1f0  no stack file names it" in lines[head + 1][4]
-    assert lines[head + 2][0] == "stays" and "named by Pulumi.home.yaml" in lines[head + 2][4]
-    assert [line.split()[:4] for line in shown.out.splitlines()].count(["stays", "other", "models:", "1"]) == 2
+    assert lines[head + 1][0] == "removable" and "revision 3c5ed1f0  no stack file names it" in lines[head + 1][4]
+    assert lines[head + 2][0] == "kept" and "named by Pulumi.home.yaml" in lines[head + 2][4]
+    assert [line.split()[:4] for line in shown.out.splitlines()].count(["kept", "other", "models:", "1"]) == 2
     assert ' from head (spark-a.example.net), worker (spark-b.example.net)? Only "yes" removes: ' in shown.out
     assert shown.out.count(" removed, ") == 2 and shown.out.rstrip().endswith("free now")
     assert (shown.code, shown.err, pair.revisions()) == (0, "", [{NEW}, {NEW}])
@@ -118,7 +118,7 @@ def test_with_yes_on_the_command_line_nobody_is_asked_and_a_second_run_has_nothi
     assert "Only" not in prune("--yes").out
     assert pair.revisions() == [{NEW}, {NEW}]
     again = prune("--yes")
-    assert again.out.count("nothing may go") == 2 and "removed" not in again.out
+    assert again.out.count("nothing is removable") == 2 and "removed" not in again.out
 
 
 def test_what_another_stack_names_stays_and_the_list_says_which(pair: Pair, prune: Any):
@@ -162,12 +162,12 @@ def test_a_node_whose_checkpoint_job_runs_is_listed_and_left(pair: Pair, prune: 
         shown = prune("--yes")
     finally:
         os.close(holder)
-    assert (shown.code, shown.out.count("may go")) == (1, 2)
+    assert (shown.code, shown.out.count("  removable  ")) == (1, 2)
     assert shown.err == "worker (spark-b.example.net): a checkpoint job runs: wait until it ends, then list again\n"
     assert pair.revisions() == [{NEW}, {OLD, NEW}]
 
 
-def test_in_mode_nfs_a_workers_own_copy_may_go_and_the_heads_stays(pair: Pair, prune: Any):
+def test_in_mode_nfs_a_workers_own_copy_is_removable_and_the_heads_is_kept(pair: Pair, prune: Any):
     pair.stack("home", NEW, "nfs")
     shown = prune("--yes")
     assert shown.out.count("a copy of its own: this node reads the revision from the head") == 1

@@ -111,7 +111,7 @@ def test_an_engine_that_does_not_know_the_stack_yet_is_noted_and_not_needed(
     shown = spark("render", "--stack", "home", "--json")
     assert (shown.code, json.loads(shown.out)["argv"]) == (0, TEXT_HEAD)
     assert shown.err == (
-        "note: Pulumi.home.yaml cannot be read: pulumi config: no stack named 'home' found: the file alone is read\n"
+        "note: Pulumi.home.yaml cannot be read: pulumi config: no stack named 'home' found: reading the file alone\n"
     )
 
 
@@ -119,4 +119,4 @@ def test_what_only_an_engine_can_read_is_not_guessed(spark: Spark, project: Path
     (project / "Pulumi.home.yaml").write_text("environment: [org/prod]\n")
     shown = spark("render")
     assert (shown.code, shown.out) == (1, "")
-    assert shown.err.startswith("Pulumi.home.yaml names an environment, which only pulumi can read")
+    assert shown.err.startswith("Pulumi.home.yaml uses an environment, which only pulumi can read")

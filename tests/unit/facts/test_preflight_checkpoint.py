@@ -22,7 +22,7 @@ def test_a_checkpoint_that_does_not_fit_shows_what_lacks_and_what_is_free():
     text = one(found(lambda node: checkpoint(node, ["there is no snapshot"], 0, 100)))
     assert text == (
         "worker: the checkpoint lacks 156.3 GiB on this node and /raid/hf has 100.0 GiB free (with 5.0 GiB to spare): "
-        "make room (scripts/spark prune lists what may go), or set hf_cache to a larger disk"
+        "make room (scripts/spark prune lists what is removable), or set hf_cache to a larger disk"
     )
 
 
