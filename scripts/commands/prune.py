@@ -1,7 +1,7 @@
 """List what the nodes' Hugging Face caches no longer need of the project's models, and remove it when told to.
 
-Asks the nodes of one stack over SSH. What any Pulumi.<stack>.yaml names is kept (Pulumi.example.yaml is not a stack),
-and so is what a running container uses or a ref of yours points to; models that no profile and no stack file names are
+Asks the nodes of one stack over SSH. What any Pulumi.<stack>.yaml names stays (Pulumi.example.yaml is not a stack),
+and so does what a running container uses or a ref of yours points to; models that no profile and no stack file names are
 not touched. Removes after a typed "yes", or with --yes, and only what the list shows. With --json nobody is asked: it
 lists, and removes only with --yes.
 
@@ -129,16 +129,16 @@ def nodes_of(cluster: ClusterSettings, own: Path, needs: list[Need]) -> Iterator
 
 
 def table(node: Node, listing: Listing) -> Iterator[str]:
-    """The node's lines: what is removable and what is kept, each with its size and reason."""
+    """The node's lines: what is removable and what stays, each with its size and reason."""
     yield f"{node.title}  {listing['hub']}  {size(listing['free'])} free"
     rows: list[tuple[str, Kept]] = [("removable", row) for row in listing["candidates"]]
-    rows += [("kept", row) for row in listing["kept"]]
+    rows += [("stays", row) for row in listing["kept"]]
     cells = [(verdict, size(row["bytes"]), f"{row['model']}  {row['what']}", row["why"]) for verdict, row in rows]
     if listing["others"]:
-        cells.append(("kept", "", f"other models: {listing['others']}", "no profile and no stack file names them"))
-    width = max((len(cell[2]) for cell in cells), default=0)
+        cells.append(("stays", "", f"other models: {listing['others']}", "no profile and no stack file names them"))
+    widths = [max((len(cell[column]) for cell in cells), default=0) for column in range(3)]
     for verdict, bytes_, what, why in cells:
-        yield f"  {verdict:9}  {bytes_:>11}  {what:{width}}  {why}"
+        yield f"  {verdict:{widths[0]}}  {bytes_:>{widths[1]}}  {what:{widths[2]}}  {why}"
     if not listing["candidates"]:
         yield "  nothing is removable"
 

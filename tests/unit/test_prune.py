@@ -90,7 +90,7 @@ def prune(spark: Spark) -> Any:
     return run
 
 
-def test_it_lists_what_is_removable_and_what_is_kept_and_removes_after_a_typed_yes(
+def test_it_lists_what_is_removable_and_what_stays_and_removes_after_a_typed_yes(
     pair: Pair, prune: Any, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(verb, "run_script", run_script)
@@ -99,8 +99,8 @@ def test_it_lists_what_is_removable_and_what_is_kept_and_removes_after_a_typed_y
     head = next(number for number, line in enumerate(lines) if line[0] == "head")
     assert lines[head][:3] == ["head", "(spark-a.example.net)", str(pair.hubs[0])]
     assert lines[head + 1][0] == "removable" and "revision 3c5ed1f0  no stack file names it" in lines[head + 1][4]
-    assert lines[head + 2][0] == "kept" and "named by Pulumi.home.yaml" in lines[head + 2][4]
-    assert [line.split()[:4] for line in shown.out.splitlines()].count(["kept", "other", "models:", "1"]) == 2
+    assert lines[head + 2][0] == "stays" and "named by Pulumi.home.yaml" in lines[head + 2][4]
+    assert [line.split()[:4] for line in shown.out.splitlines()].count(["stays", "other", "models:", "1"]) == 2
     assert ' from head (spark-a.example.net), worker (spark-b.example.net)? Only "yes" removes: ' in shown.out
     assert shown.out.count(" removed, ") == 2 and shown.out.rstrip().endswith("free now")
     assert (shown.code, shown.err, pair.revisions()) == (0, "", [{NEW}, {NEW}])
@@ -167,7 +167,7 @@ def test_a_node_whose_checkpoint_job_runs_is_listed_and_left(pair: Pair, prune: 
     assert pair.revisions() == [{NEW}, {OLD, NEW}]
 
 
-def test_in_mode_nfs_a_workers_own_copy_is_removable_and_the_heads_is_kept(pair: Pair, prune: Any):
+def test_in_mode_nfs_a_workers_own_copy_is_removable_and_the_heads_stays(pair: Pair, prune: Any):
     pair.stack("home", NEW, "nfs")
     shown = prune("--yes")
     assert shown.out.count("a copy of its own: this node reads the revision from the head") == 1
