@@ -12,7 +12,7 @@ import pytest
 from lab.runtime.vllm import api, config, flags
 from lab.runtime.vllm.api import Server
 from lab.runtime.vllm.engine import Engine
-from lab.runtime.vllm.log import Log, Voices
+from lab.runtime.vllm.log import Log, Logs
 from lab.runtime.vllm.tokenizers import deepseek_v4
 from tests.lab_unit.stand_in_machine import RECIPE
 
@@ -56,9 +56,9 @@ class Client:
 def serve(keys: list[str]) -> Iterator[Client]:
     options = flags.parse(["serve", "org/model", *RECIPE, "--served-model-name", NAME, "alias"])
     log = io.StringIO()
-    voices = Voices(Log("APIServer", 1, log), Log("EngineCore", 13, log), Log("Worker_TP0", 22, log))
-    engine = Engine(config.engine_config(options), 2_555_830, voices, step=lambda: None)
-    server = Server("127.0.0.1", 0, keys, details=True, log=voices.api)
+    logs = Logs(Log("APIServer", 1, log), Log("EngineCore", 13, log), Log("Worker_TP0", 22, log))
+    engine = Engine(config.engine_config(options), 2_555_830, logs, step=lambda: None)
+    server = Server("127.0.0.1", 0, keys, details=True, log=logs.api)
     server.open(engine)
     try:
         yield Client(server, engine, log)

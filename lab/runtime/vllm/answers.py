@@ -1,4 +1,4 @@
-"""What the model says: sums are computed, everything else is filler, and the same prompt always gets the same text."""
+"""What the model answers: the result of a sum, else filler. The same prompt always gets the same text."""
 
 import hashlib
 import re
@@ -20,16 +20,16 @@ WORDS = (
     "carries", "partial", "sums", "between", "both", "nodes", "after", "each", "block",
 )  # fmt: skip
 FIRST_ACCEPTED, DECAY = 0.69, 0.74
-"""Chance that a step's first draft is accepted, and what is left of it from draft to draft: the mean over three is the
-0.53 that the howtospark page measured for prose."""
+"""The chance that a step's first draft is accepted, and the factor on it from draft to draft. Over three drafts the mean
+is the 0.53 that the howtospark page measured for prose."""
 
 
 def compute(prompt: str) -> str | None:
-    """The result of the last sum `A x B` in a prompt, exact; None without one, or for a division by zero."""
-    found = SUM.findall(prompt)
-    if not found:
+    """The exact result of the last sum `A x B` in a prompt; None without one, or for a division by zero."""
+    sums = SUM.findall(prompt)
+    if not sums:
         return None
-    left, sign, right = found[-1]
+    left, sign, right = sums[-1]
     a, b, operator = Fraction(left), Fraction(right), SIGNS[sign.lower()]
     if operator == "/" and b == 0:
         return None
@@ -39,7 +39,7 @@ def compute(prompt: str) -> str | None:
 
 @dataclass(frozen=True)
 class Reply:
-    """Tokens of one answer, the reasoning first. `finished` is false when max_tokens cut it."""
+    """The tokens of one answer, reasoning first. `finished` is false if max_tokens cut it."""
 
     reasoning: list[str]
     content: list[str]
@@ -51,7 +51,7 @@ class Reply:
 
 
 def reply(prompt: str, question: str, max_tokens: int, thinking: bool, ignore_eos: bool = False) -> Reply:
-    """The answer to a prompt, at most max_tokens tokens. A sum is looked for in `question`, the last message."""
+    """The answer to a prompt, at most max_tokens tokens. The sum is taken from `question`, the last message."""
     result = compute(question)
     thought = f"The question is a sum, so I compute it: {result}." if result else "The user wants a text, plainly."
     reasoning = pieces(thought) if thinking else []
@@ -64,7 +64,7 @@ def reply(prompt: str, question: str, max_tokens: int, thinking: bool, ignore_eo
 
 
 def pieces(text: str) -> list[str]:
-    """A text as tokens: a word with the blank before it is one."""
+    """A text as tokens: each word, with the blank before it."""
     return re.findall(r"\s*\S+", text)
 
 
@@ -74,7 +74,7 @@ def filler(prompt: str, count: int) -> list[str]:
 
 
 def accepted(question: str, step: int, drafts: int) -> int:
-    """Accepted drafts of one step, deterministic: the digest of question and step stands for the dice."""
+    """How many drafts of a step are accepted. The digest of question and step serves as a fixed random number."""
     dice = hashlib.sha256(f"{question}#{step}".encode()).digest()
     threshold = int.from_bytes(dice[:4], "big") / 2**32
     return sum(1 for position in range(drafts) if threshold < FIRST_ACCEPTED * DECAY**position)

@@ -17,7 +17,7 @@ from .log import Log
 from .requests import BadRequest, Request, read
 
 GUARDED = ("/v1", "/v2", "/inference")
-"""Path prefixes that need the key; /invocations, which also makes completions, does not."""
+"""Path prefixes that need the key. /invocations makes completions too, but does not need it."""
 ROUTES = {
     "/openapi.json": "HEAD, GET", "/docs": "HEAD, GET", "/docs/oauth2-redirect": "HEAD, GET", "/redoc": "HEAD, GET",
     "/load": "GET", "/version": "GET", "/health": "GET", "/metrics": "GET", "/tokenize": "POST", "/detokenize": "POST",
@@ -27,14 +27,14 @@ ROUTES = {
     "/is_scaling_elastic_ep": "POST", "/v1/chat/completions/render": "POST", "/v1/completions/render": "POST",
     "/v1/chat/completions/derender": "POST", "/v1/completions/derender": "POST", "/inference/v1/generate": "POST",
 }  # fmt: skip
-"""All paths of the real server with their methods; those that PAGES lacks refuse every body."""
+"""All paths of the real server with their methods. Those that PAGES lacks refuse every body."""
 BODY_LIMIT = 64 << 20
 POLL_S = 0.05
-"""How often the server looks whether it is to end."""
+"""How often the server checks whether it must end."""
 
 
 class Server(ThreadingHTTPServer):
-    """Bound when made, so that a taken port is noticed before the load; listening only once `open` is called."""
+    """Binds when it is made, so that a taken port shows before the load; listens only once `open` is called."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -54,7 +54,7 @@ class Server(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": POLL_S}, daemon=True).start()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no event."""
+        """Ignore a client that went away."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -91,7 +91,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def refuse(self) -> None:
         if self.command == "POST":
-            raise BadRequest("the lab's stand-in does not do this")
+            raise BadRequest("the lab's stand-in does not support this")
         self.reply_bytes(200, b"{}", "application/json")
 
     def has_key(self) -> bool:
@@ -100,7 +100,7 @@ class Handler(BaseHTTPRequestHandler):
         return not keys or (scheme.lower() == "bearer" and value in keys)
 
     def health(self) -> None:
-        # says nothing about an engine that hangs
+        # stays 200 when the engine hangs
         self.reply_bytes(503 if self.server.engine.dead.is_set() else 200, b"", "text/plain")
 
     def metrics(self) -> None:
@@ -135,7 +135,7 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(200, request.document(list(pieces)))
 
     def stream(self, request: Request, pieces: Any) -> None:
-        """Server-sent events: one a step, so with several tokens when drafts were accepted."""
+        """Send one event for each step, which has several tokens if drafts were accepted."""
         first = next(pieces, None)
         self.start(200, {"Content-Type": "text/event-stream; charset=utf-8", "Transfer-Encoding": "chunked"})
         if request.chat:
@@ -179,7 +179,7 @@ class Handler(BaseHTTPRequestHandler):
         self.server.log.raw(f'INFO:     {client} - "{self.requestline}" {status}')
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Only log_request speaks, in uvicorn's form."""
+        """Log nothing here: log_request logs in uvicorn's form."""
 
 
 def dead(end: EngineDeadError) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The engine's configuration: what vLLM derives from the flags, and what it refuses by traceback, after parsing."""
+"""The engine's configuration: what vLLM derives from the flags, and what it refuses with a traceback after parsing."""
 
 import argparse
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ REASONING_PARSERS = ("deepseek_r1", "deepseek_v3", "deepseek_v4", "glm45", "qwen
 
 @dataclass(frozen=True)
 class Config:
-    """What the ranks run with. Sizes in tokens unless said."""
+    """What the ranks run with. Sizes are in tokens unless a field says otherwise."""
 
     model: str
     revision: str | None
@@ -82,13 +82,13 @@ def capture_sizes(largest: int) -> list[int]:
     return [size for size in (1, 2, 4, *range(8, 257, 8)) if size <= largest]
 
 
-def registered(what: str, name: str | None, known: tuple[str, ...]) -> None:
-    if name and name not in known:
-        raise KeyError(f"invalid {what}: {name} (chose from {{ {','.join(known)} }})")
+def registered(what: str, name: str | None, names: tuple[str, ...]) -> None:
+    if name and name not in names:
+        raise KeyError(f"invalid {what}: {name} (chose from {{ {','.join(names)} }})")
 
 
 def engine_config(options: argparse.Namespace) -> Config:
-    """Check and derive. Raises what vLLM raises; none of it touches a device or a model file."""
+    """Check the options and derive the configuration. Raises what vLLM raises; touches no device and no model file."""
     if options.enable_auto_tool_choice and not options.tool_call_parser:
         raise TypeError("Error: --enable-auto-tool-choice requires --tool-call-parser")
     registered("tool call parser", options.tool_call_parser, PARSERS)
@@ -114,7 +114,7 @@ def engine_config(options: argparse.Namespace) -> Config:
     seqs = options.max_num_seqs or 256
     largest = options.max_cudagraph_capture_size or min(seqs * 2, 256)
     batched = options.max_num_batched_tokens or 8192
-    # tokens that drafts of running sequences may need beside the scheduled ones
+    # the drafts of running sequences may need tokens in addition to the scheduled ones
     scheduled = batched - seqs * (k - 1) if k else batched
     return Config(
         model=options.model_tag or "Qwen/Qwen3-0.6B",

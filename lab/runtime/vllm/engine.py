@@ -1,4 +1,4 @@
-"""The engine behind the API once all ranks are ready: it paces canned answers like a decoder with drafts."""
+"""The engine behind the API once all ranks are ready. It paces canned answers like a decoder with drafts."""
 
 import hashlib
 import os
@@ -11,13 +11,13 @@ from . import answers
 from .config import Config
 from .errors import EngineDeadError
 from .faults import STEP_S
-from .log import Frame, Voices, trace
+from .log import Frame, Logs, trace
 from .metrics import Metrics
 
 PREFILL_S_PER_TOKEN = 1 / 20000
 FIRST_TOKEN_S = 0.02
 COLD = (2.0, 1.5)
-"""Factors on a step for the first requests, which on a real pair fault the experts in from disk."""
+"""Factors on a step for the first requests, which on a real pair page the experts in from disk."""
 STATS_S = 10.0
 STEP: Frame = ("v1/worker/worker_base.py", 351, "execute_model", "return self.worker.execute_model(scheduler_output)")
 LOOP: Frame = ("v1/engine/core.py", 1224, "run_engine_core", "engine_core.run_busy_loop()")
@@ -26,7 +26,7 @@ OUTPUT: Frame = ("v1/engine/async_llm.py", 660, "output_handler", "outputs = awa
 
 @dataclass(frozen=True)
 class Piece:
-    """Tokens of one step."""
+    """The tokens of one step."""
 
     reasoning: list[str]
     content: list[str]
@@ -40,10 +40,10 @@ class Usage:
 
 
 class Engine:
-    """Answers requests until it dies. `step` is one forward pass of all ranks; its RuntimeError is the engine's end."""
+    """Answers requests until it dies. `step` is one forward pass of all ranks; a RuntimeError in it ends the engine."""
 
-    def __init__(self, config: Config, pool_tokens: int, voices: Voices, step: Callable[[], None]) -> None:
-        self.config, self.voices, self.step = config, voices, step
+    def __init__(self, config: Config, pool_tokens: int, logs: Logs, step: Callable[[], None]) -> None:
+        self.config, self.logs, self.step = config, logs, step
         self.dead = threading.Event()
         self.served = 0
         self.metrics = Metrics(
@@ -60,12 +60,12 @@ class Engine:
             },
         )
         self._slots = threading.Semaphore(config.max_num_seqs)
-        self._seen: set[str] = set()
+        self._cached_blocks: set[str] = set()
         self._reported = dict(self.metrics.counters)
         self._was_busy = False
 
     def generate(self, prompt: str, question: str, answer: answers.Reply, usage: Usage) -> Iterator[Piece]:
-        """Step by step, with each step's drafts counted; fills `usage`. EngineDeadError when the engine is dead."""
+        """Yield the answer step by step, count drafts, fill `usage`. Raises EngineDeadError if the engine is dead."""
         metrics = self.metrics
         self.raise_if_dead()
         metrics.gauge("num_requests_waiting", 1)
@@ -90,60 +90,60 @@ class Engine:
         while reasoning or content:
             accepted = answers.accepted(question, step, k)
             if step:
-                # against the clock, so that two equal answers take equally long on a busy machine too
+                # paced by the clock, so that equal answers take equally long even on a busy machine
                 due += STEP_S * cold
                 self.rest(due - time.monotonic())
                 self.forward()
                 if k:
                     self.metrics.draft(k, accepted)
             room = 1 + accepted if step else 1
-            thought, reasoning = reasoning[:room], reasoning[room:]
-            said, content = content[: room - len(thought)], content[room - len(thought) :]
-            usage.completion_tokens += len(thought) + len(said)
-            self.metrics.count("generation_tokens", len(thought) + len(said))
+            piece = Piece(reasoning[:room], content[: max(0, room - len(reasoning))])
+            reasoning, content = reasoning[room:], content[len(piece.content) :]
+            usage.completion_tokens += len(piece.reasoning) + len(piece.content)
+            self.metrics.count("generation_tokens", len(piece.reasoning) + len(piece.content))
             step += 1
-            yield Piece(thought, said)
+            yield piece
 
     def remember(self, prompt: str) -> int:
-        """Tokens of the prompt's beginning that an earlier prompt shared, in whole blocks."""
+        """How many tokens at the start of the prompt an earlier prompt shared, in whole blocks."""
         tokens, size = answers.pieces(prompt), self.config.block_size
         cached, running = 0, hashlib.sha256()
         for start in range(0, len(tokens) - size + 1, size):
             running.update("".join(tokens[start : start + size]).encode())
-            if running.hexdigest() in self._seen and cached == start:
+            if running.hexdigest() in self._cached_blocks and cached == start:
                 cached = start + size
-            self._seen.add(running.hexdigest())
+            self._cached_blocks.add(running.hexdigest())
         self.metrics.count("prefix_cache_queries", len(tokens))
         self.metrics.count("prefix_cache_hits", cached)
         return cached
 
     def rest(self, seconds: float) -> None:
-        """A pause that the engine's death ends."""
+        """Pause, unless the engine dies meanwhile."""
         self.dead.wait(max(0.0, seconds) * float(os.environ.get("LAB_SPEED") or 1))
         self.raise_if_dead()
 
     def forward(self) -> None:
-        """One step of all ranks. A lost one is noticed only here, and is the engine's end."""
+        """Run one step of all ranks. Only here a lost rank is noticed, and it ends the engine."""
         try:
             self.step()
         except RuntimeError as loss:
             if not self.dead.is_set():
                 where = "multiproc_executor.py:1004"
-                self.voices.worker.error(where, f"WorkerProc hit an exception.\n{trace(loss, STEP)}")
+                self.logs.worker.error(where, f"WorkerProc hit an exception.\n{trace(loss, STEP)}")
                 self.end(f"Worker failed with error '{loss}', please check the stack trace above for the root cause")
         self.raise_if_dead()
 
     def end(self, cause: str) -> None:
-        """The engine is dead, and says why; every request from now on gets EngineDeadError."""
+        """Log why the engine is dead. From now on every request gets EngineDeadError."""
         self.dead.set()
         fatal = trace(RuntimeError(cause), LOOP)
-        self.voices.engine.error("core.py:1233", f"EngineCore encountered a fatal error.\n{fatal}")
+        self.logs.engine.error("core.py:1233", f"EngineCore encountered a fatal error.\n{fatal}")
         failed = trace(EngineDeadError(), OUTPUT)
-        self.voices.api.error("async_llm.py:704", f"AsyncLLM output_handler failed.\n{failed}")
+        self.logs.api.error("async_llm.py:704", f"AsyncLLM output_handler failed.\n{failed}")
 
     def stalls(self) -> None:
-        """All that is said about a rank that stands still."""
-        self.voices.engine.info(
+        """Log the only line that there is about a rank that hangs."""
+        self.logs.engine.info(
             "shm_broadcast.py:705",
             "No available shared memory broadcast block found in 60 seconds. This typically happens when some "
             "processes are hanging or doing some time-consuming work (e.g. compilation, weight/kv cache quantization).",
@@ -154,7 +154,7 @@ class Engine:
             raise EngineDeadError
 
     def report(self) -> None:
-        """The periodic lines: while requests run, and once after."""
+        """Log the periodic line while requests run, and once after."""
         now, before = dict(self.metrics.counters), self._reported
         self._reported = now
         grown = {name: now[name] - before[name] for name in now}
@@ -164,7 +164,7 @@ class Engine:
         if not busy:
             return
         rate = 100 * now["prefix_cache_hits"] / max(now["prefix_cache_queries"], 1)
-        self.voices.api.info(
+        self.logs.api.info(
             "loggers.py:273",
             f"Engine 000: Avg prompt throughput: {grown['prompt_tokens'] / STATS_S:.1f} tokens/s, "
             f"Avg generation throughput: {grown['generation_tokens'] / STATS_S:.1f} tokens/s, "

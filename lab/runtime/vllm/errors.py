@@ -1,4 +1,4 @@
-"""Exceptions under the names that the real libraries' tracebacks show."""
+"""Exceptions with the names that tracebacks of the real libraries show."""
 
 
 class OutOfMemoryError(RuntimeError):
@@ -10,19 +10,19 @@ class SafetensorError(Exception):
 
 
 class DistNetworkError(RuntimeError):
-    """torch.distributed's: a socket that cannot listen or connect."""
+    """torch.distributed's: a socket cannot listen or connect."""
 
 
 class DistStoreError(RuntimeError):
-    """torch.distributed's: not all ranks came."""
+    """torch.distributed's: not all ranks joined."""
 
 
 class ValidationError(ValueError):
-    """pydantic's, for a config value that the parser let through."""
+    """pydantic's, for a value that the parser accepted."""
 
 
 class EngineDeadError(Exception):
-    """The API server's, for every request after the engine's end."""
+    """The API server's, for every request after the engine has died."""
 
     def __init__(self) -> None:
         super().__init__("EngineCore encountered an issue. See stack trace (above) for the root cause.")

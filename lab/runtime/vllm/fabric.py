@@ -1,7 +1,7 @@
 """What NCCL and Gloo check of a node before the ranks can talk: variables, interfaces, HCAs and their GID rows.
 
-The stand-in moves no data over RDMA. It reads the GID table and fails where NCCL would, in ibv_modify_qp: for an index
-without a RoCE v2 row that carries an IPv4 address, and for rows of two ranks whose addresses share no subnet.
+The stand-in sends no data over RDMA. It reads the GID table and fails where NCCL would, in ibv_modify_qp: if the index
+has no RoCE v2 row with an IPv4 address, or if the addresses of two ranks' rows share no subnet.
 """
 
 import json
@@ -21,7 +21,7 @@ from .log import Log
 V4_MAPPED = "0000:0000:0000:0000:0000:ffff:"
 SELECTOR = re.compile(r"(=?)([\w.-]+(?::\d+)?(?:,[\w.-]+(?::\d+)?)*)")
 MEMLOCK_NEEDED = 1 << 30
-"""Bytes of pinned memory that registration needs at least; containers start with 64 KiB to 8 MiB."""
+"""Bytes of pinned memory that registration needs. Containers get 64 KiB to 8 MiB by default."""
 
 
 def system_root() -> Path:
@@ -46,15 +46,15 @@ class Port:
         return state == "ACTIVE" and read(self.folder / "link_layer") in ("InfiniBand", "Ethernet")
 
     def gid(self, index: int) -> str:
-        """The row's address; empty for an index that the table does not have."""
+        """The row's GID; empty for an index outside the table."""
         return read(self.folder / "gids" / str(index))
 
     def gid_type(self, index: int) -> str:
-        """`RoCE v2` or `IB/RoCE v1`; empty for an empty slot, whose file cannot be read."""
+        """`RoCE v2` or `IB/RoCE v1`. Empty for an empty slot, whose file cannot be read."""
         return read(self.folder / "gid_attrs" / "types" / str(index))
 
     def ipv4(self, index: int) -> IPv4Address:
-        """The address that a routable row carries."""
+        """The IPv4 address of a routable row."""
         return IPv4Address(int(self.gid(index).removeprefix(V4_MAPPED).replace(":", ""), 16))
 
     def routable(self, index: int) -> bool:
@@ -78,7 +78,7 @@ def all_ports() -> list[Port]:
 
 
 def addresses() -> dict[str, list[IPv4Interface]]:
-    """Interface -> its IPv4 addresses with their prefixes, also the secondary ones."""
+    """Each interface's IPv4 addresses with their prefixes, secondary ones too."""
     listing = subprocess.run(["ip", "-json", "address"], stdout=subprocess.PIPE, check=True).stdout
     return {
         link["ifname"]: [
@@ -89,13 +89,16 @@ def addresses() -> dict[str, list[IPv4Interface]]:
 
 
 def selects(selector: str, name: str, port: int = 1) -> bool:
-    """NCCL's `[=]name[:port],...`: a whole name after `=`, else its beginning. RuntimeError for NCCL's other forms."""
-    found = SELECTOR.fullmatch(selector)
-    if not found:
+    """Whether NCCL's `[=]name[:port],...` selects a port. After `=` whole names count, else prefixes.
+
+    Raises RuntimeError for NCCL's other forms.
+    """
+    match = SELECTOR.fullmatch(selector)
+    if not match:
         raise RuntimeError(f"{selector!r}: of NCCL's selectors the lab's stand-in reads only [=]name[:port],...")
-    for member in found[2].split(","):
-        wanted, _, number = member.partition(":")
-        if number in ("", str(port)) and (name == wanted if found[1] else name.startswith(wanted)):
+    for member in match[2].split(","):
+        device, _, number = member.partition(":")
+        if number in ("", str(port)) and (name == device if match[1] else name.startswith(device)):
             return True
     return False
 
@@ -106,7 +109,7 @@ def selected_ports(environment: Mapping[str, str], ports: list[Port]) -> list[Po
 
 
 def refuse_empty_variables(environment: Mapping[str, str]) -> None:
-    """The stand-in is stricter than NCCL: an empty variable hides /etc/nccl.conf, and nobody means that."""
+    """Refuse what NCCL accepts: an empty variable hides /etc/nccl.conf, which nobody intends."""
     if empty := sorted(name for name, value in environment.items() if name.startswith("NCCL_") and not value.strip()):
         raise RuntimeError(
             f"{', '.join(empty)}: defined but empty, which hides /etc/nccl.conf; leave the variable out instead"
@@ -114,7 +117,7 @@ def refuse_empty_variables(environment: Mapping[str, str]) -> None:
 
 
 def check_interfaces(environment: Mapping[str, str], host_ip: str) -> None:
-    """Gloo's device and NCCL's bootstrap interface. RuntimeError in their words."""
+    """Check Gloo's device and NCCL's bootstrap interface. Raises RuntimeError with their messages."""
     present = addresses()
     for variable in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
         name = environment.get(variable)
@@ -124,8 +127,8 @@ def check_interfaces(environment: Mapping[str, str], host_ip: str) -> None:
                 f"Unable to find address for: {name}"
             )
     selector = environment.get("NCCL_SOCKET_IFNAME")
-    wanted = {name for name in present if (selects(selector, name) if selector else not name.startswith("lo"))}
-    chosen = {name: ips for name, ips in present.items() if ips and name in wanted}
+    selected = {name for name in present if (selects(selector, name) if selector else not name.startswith("lo"))}
+    chosen = {name: ips for name, ips in present.items() if ips and name in selected}
     if not chosen:
         raise Nccl("invalid usage", "bootstrap.cc:112", "Bootstrap : no socket interface found")
     if not any(host_ip == str(own.ip) for ips in chosen.values() for own in ips):
@@ -133,12 +136,12 @@ def check_interfaces(environment: Mapping[str, str], host_ip: str) -> None:
         raise Nccl(
             "unhandled system error",
             "misc/socket.cc:485",
-            f"VLLM_HOST_IP {host_ip} is on none of the interfaces used: {listing}",
+            f"VLLM_HOST_IP {host_ip} is not on any of the interfaces used: {listing}",
         )
 
 
 class Nccl(RuntimeError):
-    """NCCL's error, with the warnings that it prints first."""
+    """NCCL's error, with the warnings that NCCL prints before it."""
 
     def __init__(self, kind: str, where: str, *warnings: str) -> None:
         super().__init__(f"NCCL error: {kind} (run with NCCL_DEBUG=INFO for details)")
@@ -156,7 +159,7 @@ Nccl.__module__ = "builtins"
 
 @dataclass(frozen=True)
 class Row:
-    """A port with the GID that its queue pairs will use."""
+    """A port with the GID index and address that its queue pairs will use."""
 
     port: str
     index: int
@@ -164,7 +167,7 @@ class Row:
 
 
 def check_rdma(environment: Mapping[str, str]) -> list[Row]:
-    """The selected ports with their rows; none without RDMA. Nccl for a node that cannot do it."""
+    """The rows of the selected ports; none without RDMA. Raises Nccl on a node where RDMA fails."""
     if environment.get("NCCL_IB_DISABLE") == "1":
         return []
     ports = selected_ports(environment, all_ports())
@@ -200,11 +203,11 @@ def check_rdma(environment: Mapping[str, str]) -> list[Row]:
 
 
 def check_paths(rows: list[Row], remote: Mapping[str, list[str]]) -> None:
-    """Each other rank's GID addresses against our rows: one without a row of ours in its subnet cannot be reached."""
+    """Raise Nccl if another rank has a GID address whose subnet none of our rows is in."""
     own = [address for held in addresses().values() for address in held]
     for rank, theirs in remote.items():
         for address in theirs:
-            if not rows or any(there(row, IPv4Address(address), own) for row in rows):
+            if not rows or any(reaches(row, IPv4Address(address), own) for row in rows):
                 continue
             row = rows[0]
             raise Nccl(
@@ -216,6 +219,6 @@ def check_paths(rows: list[Row], remote: Mapping[str, list[str]]) -> None:
             )
 
 
-def there(row: Row, address: IPv4Address, own: list[IPv4Interface]) -> bool:
-    """True when the row's address is this machine's and the other one is in its subnet."""
+def reaches(row: Row, address: IPv4Address, own: list[IPv4Interface]) -> bool:
+    """Whether the row's address is this machine's, with the other address in its subnet."""
     return any(mine.ip == row.address and address in mine.network for mine in own)

@@ -1,7 +1,7 @@
 """The command line: the recipe's flags with the types and choices of the real parser, and argparse's refusals.
 
-A flag that is accepted here and refused later (a wrong speculative method, an unknown tool parser) is so in vLLM too:
-config.py has those checks.
+Some values are accepted here and refused later by config.py (a wrong speculative method, an unknown tool parser), as in
+vLLM.
 """
 
 import argparse
@@ -17,7 +17,7 @@ KV_CACHE_DTYPES = (
     "int4_per_token_head", "int8_per_token_head", "nvfp4", "nvfp4_ds_mla", "turboquant_3bit_nc", "turboquant_4bit_nc",
     "turboquant_k3v4_nc", "turboquant_k8v4",
 )  # fmt: skip
-"""vLLM's choices, and nvfp4_ds_mla, which the image's overlay adds."""
+"""vLLM's choices, plus nvfp4_ds_mla, which the image's overlay adds."""
 MOE_BACKENDS = (
     "auto", "aiter", "cutlass", "deep_gemm", "flashinfer_b12x", "flashinfer_cutedsl", "flashinfer_cutlass",
     "flashinfer_trtllm", "marlin", "triton",
@@ -29,7 +29,7 @@ UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with underscores in flag names taken for dashes, as vLLM's own parser does."""
+    """argparse that takes underscores in flag names as dashes, like vLLM's own parser."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         given = sys.argv[1:] if args is None else list(args)
@@ -123,7 +123,7 @@ def serve_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
-    """The whole command's parser, and the one of `serve`."""
+    """The parsers of the whole command and of `serve`."""
     top = Parser(prog="vllm", description="vLLM CLI")
     top.add_argument("-v", "--version", action="version", version=__version__)
     commands = "{chat,complete,serve,launch,bench,collect-env,run-batch}"
@@ -135,7 +135,7 @@ def parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """The namespace of `vllm ARGUMENTS`. A refusal prints usage and `error:` on stderr and exits 2."""
+    """Parse `vllm ARGUMENTS`. A refusal prints usage and `error:` on stderr and exits with 2."""
     top, serve = parsers()
     options = top.parse_args(arguments)
     if options.subparser is None:

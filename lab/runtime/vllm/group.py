@@ -1,7 +1,7 @@
 """Ranks that have met: the connections between them, and what they do together.
 
-Messages are JSON, one a line. As with the real engine nobody asks how the others are: the end of a process is noticed
-by its closed connection, and a rank that stands still or lost its cable makes the others wait.
+Messages are JSON, one on each line. As in the real engine, ranks do not check on each other: the end of a process shows
+by its closed connection, and a rank that hangs or lost its cable makes the others wait.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 STALL_S = 60.0
-"""How long a step may take before the engine says a word about it, and goes on waiting."""
+"""How long a step may take before the engine logs a line about it. It keeps waiting."""
 
 
 class Line:
@@ -28,23 +28,23 @@ class Line:
         self._sending = threading.Lock()
 
     def send(self, **message: Any) -> None:
-        """Raises OSError when the other side is gone."""
+        """Send a message. Raises OSError if the other side is gone."""
         with self._sending:
             self.sock.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> dict[str, Any]:
-        """The next message; OSError when there will be none."""
+        """The next message. Raises OSError if there will be none."""
         text = self.reader.readline()
         if not text:
             raise ConnectionResetError("closed")
         try:
             message = json.loads(text)
         except ValueError:
-            raise ConnectionResetError("no message of a rank") from None
+            raise ConnectionResetError("not a rank's message") from None
         return message if isinstance(message, dict) else {}
 
     def hang_up(self) -> None:
-        """End the connection; whoever reads from it wakes up."""
+        """End the connection and wake up its reader."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
@@ -55,7 +55,7 @@ class Line:
 
 
 class Group:
-    """All ranks of a job. Rank 0 has a line to each other rank, the others one to rank 0."""
+    """All ranks of a job. Rank 0 has a line to each other rank; each other rank has one to rank 0."""
 
     def __init__(self, rank: int, lines: list[Line]) -> None:
         self.rank, self.lines = rank, lines
@@ -73,23 +73,23 @@ class Group:
         for thread in self._threads:
             thread.start()
 
-    def barrier(self, name: str, word: Any = None) -> dict[str, Any]:
-        """Wait until every rank is here; each rank's word, by rank as text. RuntimeError when one cannot come."""
+    def barrier(self, name: str, value: Any = None) -> dict[str, Any]:
+        """Wait for every rank, and return each rank's value by its number as text. RuntimeError if one is lost."""
         if self.rank:
-            self._send(self.lines[0], at=name, word=word)
+            self._send(self.lines[0], at=name, value=value)
             released: dict[str, Any] = self._await(lambda: self._released.get(name))
             return released
         others = {line.rank for line in self.lines}
         arrived = self._await(
             lambda: self._arrived.get(name, {}) if others <= self._arrived.get(name, {}).keys() else None
         )
-        words = {"0": word} | {str(rank): said for rank, said in arrived.items()}
+        values = {"0": value} | {str(rank): theirs for rank, theirs in arrived.items()}
         for line in self.lines:
-            self._send(line, release=name, words=words)
-        return words
+            self._send(line, release=name, values=values)
+        return values
 
     def step(self) -> None:
-        """One forward pass, for which rank 0 needs every rank. RuntimeError when one is gone."""
+        """Run one forward pass, which needs every rank. Raises RuntimeError if one is gone."""
         with self._stepping:
             self.work()
             self._steps += 1
@@ -100,7 +100,7 @@ class Group:
             self._arrived.pop(name, None)
 
     def close(self) -> None:
-        """End every connection on purpose; the peers see a loss, as with the real engine."""
+        """End every connection. The peers see a loss, as in the real engine."""
         with self._changed:
             self.lost = self.lost or RuntimeError("closed")
         for line in self.lines:
@@ -139,9 +139,9 @@ class Group:
                     line.send(at=message["step"])
                 with self._changed:
                     if "at" in message:
-                        self._arrived.setdefault(message["at"], {})[line.rank] = message.get("word")
+                        self._arrived.setdefault(message["at"], {})[line.rank] = message.get("value")
                     elif "release" in message:
-                        self._released[message["release"]] = message["words"]
+                        self._released[message["release"]] = message["values"]
                     self._changed.notify_all()
         except OSError:
             self._lose(line)

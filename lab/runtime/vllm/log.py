@@ -1,6 +1,6 @@
 """Log lines as vLLM writes them: `(Worker_TP0 pid=22) INFO 11-30 07:40:12 [module.py:123] text`, on stdout.
 
-The real engine is several processes and each line begins with its process; here one process speaks for all of them.
+The real engine has several processes, and each line begins with its process. Here one process logs for all of them.
 """
 
 import sys
@@ -14,11 +14,11 @@ _writing = threading.Lock()
 PACKAGES = "/usr/local/lib/python3.12/dist-packages/vllm"
 
 Frame = tuple[str, int, str, str]
-"""File below vllm/, line, function and text of a traceback's entry, quoted from a real log."""
+"""An entry of a traceback, quoted from a real log: file below vllm/, line, function and text."""
 
 
 class Log:
-    """The voice of one process of the engine. An empty `name` writes no process in front, as a headless rank does."""
+    """The log of one process of the engine. Without a `name` lines have no process in front, as on a headless rank."""
 
     def __init__(self, name: str = "", pid: int = 0, out: TextIO | None = None) -> None:
         self.pid, self.out = pid, out
@@ -28,7 +28,7 @@ class Log:
         self.prefix = f"({name} pid={self.pid}) " if name else ""
 
     def raw(self, text: str) -> None:
-        """Lines without level and time: tracebacks, progress bars, uvicorn's."""
+        """Write lines without level and time: tracebacks, progress bars, uvicorn's lines."""
         out = self.out or sys.stdout
         with _writing:
             out.write("".join(f"{self.prefix}{line}\n" for line in text.split("\n")))
@@ -56,14 +56,14 @@ def trace(error: BaseException, *frames: Frame) -> str:
 
 
 @dataclass(frozen=True)
-class Voices:
-    """The processes that speak on one rank: the API server (or a headless rank's main), the engine core, the worker."""
+class Logs:
+    """The logs of one rank's processes: the API server (or a headless rank's main), the engine core, the worker."""
 
     api: Log
     engine: Log
     worker: Log
 
     @classmethod
-    def of(cls, headless: bool, pid: int) -> "Voices":
-        """The worker says its place in the group (Worker_TP0) only once there is a group."""
+    def of(cls, headless: bool, pid: int) -> "Logs":
+        """The worker's log gets its rank in the group (Worker_TP0) only once there is a group."""
         return cls(Log("" if headless else "APIServer", pid), Log("EngineCore", pid + 12), Log("Worker", pid + 21))

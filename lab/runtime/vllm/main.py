@@ -1,7 +1,7 @@
-"""`vllm serve`: from the command line to a served model, or to the exit code and last words that vLLM has.
+"""`vllm serve`: from the command line to a served model, or to vLLM's exit code and last log lines.
 
-Exit codes as vLLM's: 2 the command line was refused; 1 a failure while starting; 130 a head that was told to end while
-starting; 0 every end after that, also that of a head whose engine died, so 0 is not health.
+Exit codes are vLLM's: 2 the command line is refused; 1 the start failed; 130 a head was told to end while it started; 0
+every later end, also of a head whose engine died, so 0 does not mean that all was well.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from typing import NoReturn
 from . import __version__, flags, startup
 from .config import Config, engine_config
 from .faults import Fault
-from .log import Log, Voices, trace
+from .log import Log, Logs, trace
 from .weights import Checkpoint, open_checkpoint
 from .worker import Worker
 
@@ -29,35 +29,35 @@ ART = (
 
 def main(arguments: list[str] | None = None) -> int:
     options = flags.parse(sys.argv[1:] if arguments is None else arguments)
-    voices = Voices.of(options.headless, os.getpid())
-    # while vLLM still imports it does not hear SIGTERM: as process 1 nobody does without a handler
+    logs = Logs.of(options.headless, os.getpid())
+    # vLLM ignores SIGTERM while it still imports: as process 1 it has no handler yet
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    say_hello(options, voices.api)
+    say_hello(options, logs.api)
     try:
-        server = None if options.headless else serving().bind(options, voices.api)
+        server = None if options.headless else serving().bind(options, logs.api)
         config = engine_config(options)
         checkpoint = open_checkpoint(config.model, config.revision)
     except Exception as error:
-        voices.api.raw(trace(error, startup.HEADLESS if options.headless else startup.SERVE))
+        logs.api.raw(trace(error, startup.HEADLESS if options.headless else startup.SERVE))
         return 1
     signal.signal(signal.SIGTERM, stop_start)
     fault = Fault(config.node_rank)
-    worker = Worker(config, checkpoint, voices.worker, fault)
+    worker = Worker(config, checkpoint, logs.worker, fault)
     try:
-        say_config(config, checkpoint, voices)
+        say_config(config, checkpoint, logs)
         fault.look()
-        pool = startup.start(worker, voices)
-    except KeyboardInterrupt as told:
+        pool = startup.start(worker, logs)
+    except KeyboardInterrupt as interrupt:
         if config.headless:
-            startup.worker_is_ended(voices, serves=False)
+            startup.worker_is_ended(logs, serves=False)
             worker.leave(0)
-        voices.api.raw(trace(told, startup.SERVE))
+        logs.api.raw(trace(interrupt, startup.SERVE))
         worker.leave(130)
     if pool is None:
         worker.leave(1)
     if server is None:
-        serving().wait_for_orders(worker, voices)
-    serving().run(server, worker, pool, voices)
+        serving().wait_for_orders(worker, logs)
+    serving().run(server, worker, pool, logs)
     return 0
 
 
@@ -67,12 +67,12 @@ def stop_start(*_: object) -> NoReturn:
 
 
 def serving() -> ModuleType:
-    """What serves, imported late: by then the meeting has begun."""
+    """The module that serves. Imported late, so that the ranks meet sooner."""
     return import_module(".serving", __package__)
 
 
 def say_hello(options: argparse.Namespace, api: Log) -> None:
-    """The banner and the arguments, with the API keys among them when they came by argv."""
+    """Log the banner and the arguments, API keys included if they are on argv."""
     if not options.headless:
         facts = ("", f"  version {__version__}", f"  model   {options.model_tag}", "")
         lines = [art + fact for art, fact in zip(ART, facts, strict=True)]
@@ -80,9 +80,9 @@ def say_hello(options: argparse.Namespace, api: Log) -> None:
         api.info("api_utils.py:273", f"non-default args: {options.non_default}")
 
 
-def say_config(config: Config, checkpoint: Checkpoint, voices: Voices) -> None:
-    """What vLLM says about its configuration before any process starts."""
-    api = voices.api
+def say_config(config: Config, checkpoint: Checkpoint, logs: Logs) -> None:
+    """Log what vLLM logs about its configuration before any process starts."""
+    api = logs.api
     architecture = (checkpoint.config.get("architectures") or ["unknown"])[0]
     api.info("model.py:619", f"Resolved architecture: {architecture}")
     api.info("model.py:1776", f"Using max model len {config.max_model_len}")
@@ -103,7 +103,7 @@ def say_config(config: Config, checkpoint: Checkpoint, voices: Voices) -> None:
             f"{config.master_addr}:{config.master_port} for torch.distributed process group.",
         )
     if not config.headless:
-        voices.engine.info(
+        logs.engine.info(
             "core.py:114",
             f"Initializing a V1 LLM engine (v{__version__}) with config: model={str(checkpoint.folder)!r}, "
             f"max_seq_len={config.max_model_len}, tensor_parallel_size={config.nnodes}, "

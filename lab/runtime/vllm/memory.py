@@ -1,8 +1,8 @@
-"""The KV pool's arithmetic on a pretended GB10, calibrated so that the seeds' settings print the seeds' numbers.
+"""The KV pool's arithmetic on a pretended GB10, calibrated so that the recipes' settings give the recipes' numbers.
 
 Three measured points fix it: k = 3 at utilization 0.85 has 17.21 GiB and 2,555,830 tokens a rank; the same with
 16384 batched tokens has 1,570,685 tokens; Vision-Exp with k = 6 at 0.835 has 17.04 GiB and 2,331,430 tokens.
-In between it is linear, which is a guess good enough to see a setting's direction.
+Between them it is linear: a guess, but good enough to see in which direction a setting moves the numbers.
 """
 
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ GIB = 1 << 30
 TOTAL_GIB = 121.69
 """Memory that CUDA reports on a GB10."""
 FREE_GIB = 117.3
-"""What an otherwise idle node has free of it."""
+"""How much of it is free on an otherwise idle node."""
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Memory of one rank that is not KV pool."""
+    """The memory of one rank outside the KV pool."""
 
     weights_gib: float
     fixed_gib: float
@@ -30,9 +30,9 @@ TEXT = Footprint(weights_gib=78.41, fixed_gib=1.183178, gib_per_batched_token=6.
 VISION = Footprint(weights_gib=78.93, fixed_gib=1.183178, gib_per_batched_token=4.457922 / 8192)
 
 BYTES_PER_TOKEN = 7230.0886
-"""KV bytes a token and rank with k = 3."""
+"""KV bytes for each token on each rank, with k = 3."""
 BYTES_PER_DRAFT = 205.906
-"""More of them for each draft token above 3."""
+"""KV bytes more for each draft token above 3."""
 
 
 def footprint(vision: bool) -> Footprint:
@@ -48,7 +48,7 @@ def requested_gib(utilization: float) -> float:
 
 
 def available_bytes(utilization: float, batched_tokens: int, vision: bool) -> int:
-    """KV bytes of a rank; negative when weights and activations alone are too much."""
+    """The KV bytes of a rank; negative if weights and activations alone are too much."""
     return int((requested_gib(utilization) - footprint(vision).gib(batched_tokens)) * GIB)
 
 
@@ -57,18 +57,18 @@ def pool_tokens(kv_bytes: int, num_speculative_tokens: int) -> int:
 
 
 def admission(utilization: float) -> None:
-    """ValueError in vLLM's words when the GPU has less free than the engine wants."""
-    wanted = requested_gib(utilization)
-    if wanted > FREE_GIB:
+    """Raise ValueError with vLLM's message if the GPU has less free memory than the engine requests."""
+    need = requested_gib(utilization)
+    if need > FREE_GIB:
         raise ValueError(
             f"Free memory on device cuda:0 ({FREE_GIB:.2f}/{TOTAL_GIB} GiB) on startup is less than desired GPU memory "
-            f"utilization ({utilization}, {wanted:.2f} GiB). Decrease GPU memory utilization or reduce GPU memory used "
+            f"utilization ({utilization}, {need:.2f} GiB). Decrease GPU memory utilization or reduce GPU memory used "
             "by other processes."
         )
 
 
 def pool_is_enough(kv_bytes: int, max_model_len: int, num_speculative_tokens: int) -> None:
-    """ValueError in vLLM's words when the pool cannot hold one request of the longest context."""
+    """Raise ValueError with vLLM's message if the pool cannot hold one request of the longest context."""
     if kv_bytes <= 0:
         raise ValueError(
             "No available memory for the cache blocks. "

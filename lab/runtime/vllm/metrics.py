@@ -1,4 +1,4 @@
-"""Prometheus text under vLLM's metric names, with its labels (engine, model_name); its histograms are not here."""
+"""Prometheus text with vLLM's metric names and labels (engine, model_name), but without its histograms."""
 
 import threading
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 
 
 class Metrics:
-    """All metrics of one engine. Its methods may be called from any thread."""
+    """All metrics of one engine. Any thread may call its methods."""
 
     def __init__(self, model_name: str, num_speculative_tokens: int, cache_config: dict[str, object]) -> None:
         self.labels = {"model_name": model_name, "engine": "0"}
@@ -30,7 +30,7 @@ class Metrics:
             self.gauges[name] = max(0.0, self.gauges[name] + change)
 
     def draft(self, drafted: int, accepted: int) -> None:
-        """One step's drafts."""
+        """Count one step's drafts."""
         with self._lock:
             self.counters["spec_decode_num_drafts"] += 1
             self.counters["spec_decode_num_draft_tokens"] += drafted

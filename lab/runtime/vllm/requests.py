@@ -1,4 +1,4 @@
-"""OpenAI requests as the API reads them, and the documents it answers with."""
+"""OpenAI requests as the API reads them, and the documents of its answers."""
 
 import json
 import time
@@ -12,11 +12,11 @@ from .config import Config
 from .engine import Piece, Usage
 
 UNBOUNDED_TOKENS = 256
-"""Length of a text that nobody gave a limit for."""
+"""The length of a text without a limit in the request."""
 
 
 class BadRequest(Exception):
-    """An error document: status, type, message, the parameter it is about."""
+    """An error document: status, type, message, and the parameter that is wrong."""
 
     def __init__(
         self, message: str, status: int = 400, kind: str = "BadRequestError", param: str | None = None
@@ -71,7 +71,7 @@ class Request:
             "stop_reason": None,
         }
         if self.chat:
-            # with few tokens all of them go into the reasoning, and the content is null
+            # if reasoning uses up all tokens, the content is null
             choice["message"] = {
                 "role": "assistant",
                 "content": content or None if reasoning else content,
@@ -83,7 +83,7 @@ class Request:
         return {**self.head("text_completion"), "choices": [choice], "usage": self.usage_document()}
 
     def events(self, piece: Piece | None) -> dict[str, Any]:
-        """One stream event: the tokens of a step, or, with None, the end."""
+        """One stream event: the tokens of a step, or the end for None."""
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": None if piece else self.finish_reason}
         reasoning = "".join(piece.reasoning) if piece else ""
         content = "".join(piece.content) if piece else ""
@@ -105,7 +105,7 @@ class Request:
         return {**self.head(kind), "choices": [], "usage": self.usage_document()}
 
 
-def words_of(content: Any, images: bool) -> str:
+def text_of(content: Any, images: bool) -> str:
     """The text of a message's content, which is a string or a list of parts."""
     if isinstance(content, str) or content is None:
         return content or ""
@@ -123,7 +123,7 @@ def words_of(content: Any, images: bool) -> str:
 
 
 def read(body: bytes, chat: bool, config: Config, details: bool) -> Request:
-    """Check one request's body. BadRequest with vLLM's status for what it refuses."""
+    """Read and check the body of a request. Raises BadRequest with vLLM's status."""
     try:
         asked = json.loads(body)
         assert isinstance(asked, dict)
@@ -140,12 +140,12 @@ def read(body: bytes, chat: bool, config: Config, details: bool) -> Request:
                 "1 validation error:\n  {'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'Field required'}"
             )
         flat = [
-            {"role": message.get("role", "user"), "content": words_of(message.get("content"), config.images)}
+            {"role": message.get("role", "user"), "content": text_of(message.get("content"), config.images)}
             for message in messages
         ]
         template = {**config.chat_template_kwargs, **(asked.get("chat_template_kwargs") or {})}
         thinking = bool(template.get("thinking"))
-        # imported late: a rank's start mends the mapping and replaces the encoder
+        # imported late, because a rank's start edits the mapping and replaces the encoder
         mapping = import_module(".tokenizers.deepseek_v4", __package__)
         try:
             prompt = mapping.get_deepseek_v4_tokenizer().apply_chat_template(flat, **template)

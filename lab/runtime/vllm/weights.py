@@ -1,4 +1,4 @@
-"""The checkpoint as the engine meets it: where the model is, what the index names, each shard's header."""
+"""The checkpoint as the engine reads it: where the model is, what the index names, each shard's header."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from .models.deepseek_v4.nvidia.model import DeepseekV4ForCausalLM
 
 INDEX = "model.safetensors.index.json"
 HEADER_LIMIT = 100_000_000
-"""Longest header that safetensors reads, bytes."""
+"""The longest header that safetensors reads, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Checkpoint:
     folder: Path
     config: dict[str, Any]
     shards: dict[str, set[str]]
-    """Shard file name -> tensors that the index expects in it, in file order."""
+    """The tensors that the index expects in each shard, by file name in order."""
 
     @property
     def has_vision(self) -> bool:
@@ -34,12 +34,12 @@ def hub_cache() -> Path:
 
 
 def locate(model: str, revision: str | None) -> Path:
-    """The snapshot folder of a local path or of a repository in the cache; OSError without one."""
+    """The snapshot folder of a local path or of a repository in the cache. Raises OSError without one."""
     if os.path.isdir(model):
         return Path(model)
     repository = hub_cache() / f"models--{model.replace('/', '--')}"
     commit = revision or "main"
-    # a download of a pinned commit writes no refs, so a bare repository name finds nothing afterwards
+    # a download of a pinned commit writes no ref, so a repository name without a commit is not found after it
     ref = repository / "refs" / commit
     if ref.is_file():
         commit = ref.read_text()
@@ -54,7 +54,7 @@ def locate(model: str, revision: str | None) -> Path:
 
 
 def open_checkpoint(model: str, revision: str | None) -> Checkpoint:
-    """Raises OSError or ValueError for a folder that is no checkpoint."""
+    """Open a snapshot. Raises OSError or ValueError if the folder is not a checkpoint."""
     folder = locate(model, revision)
     config_file = folder / "config.json"
     if not config_file.is_file():
@@ -73,9 +73,10 @@ def open_checkpoint(model: str, revision: str | None) -> Checkpoint:
 
 
 def read_header(file: Path) -> dict[str, Any]:
-    """Tensors of one shard: name -> dtype, shape, data_offsets.
+    """The tensors of one shard: name -> dtype, shape, data_offsets.
 
-    FileNotFoundError for a missing file or a dangling link, SafetensorError, which names no file, for a truncated one.
+    Raises FileNotFoundError for a missing file or a dangling link, and SafetensorError, which names no file, for a
+    truncated one.
     """
     if not file.is_file():
         raise FileNotFoundError(f"No such file or directory: {str(file)!r}")
@@ -103,9 +104,9 @@ def read_header(file: Path) -> dict[str, Any]:
 
 
 def load_shard(checkpoint: Checkpoint, shard: str) -> None:
-    """Read one shard's header, compare it with the index, and take its tensors in.
+    """Read one shard's header, compare it with the index, and load its tensors.
 
-    KeyError names a tensor that is not in it; the model's own errors are about one that it has no place for.
+    KeyError names a tensor that the shard lacks; the model's own errors name one that it has no place for.
     """
     held = read_header(checkpoint.folder / shard)
     if absent := sorted(checkpoint.shards[shard] - held.keys()):

@@ -18,7 +18,7 @@ FAULTY_SHARD = 20
 GRAPH_S = 0.03
 PROFILE_S = 0.1
 RESERVED_BYTES = 16 << 20
-"""What a rank really holds, so that its memory shows in the node's figures."""
+"""Memory that a rank really allocates, so that it shows in the node's figures."""
 
 
 class Worker:
@@ -30,7 +30,7 @@ class Worker:
         self.reserved = b""
 
     def init_device(self) -> Group:
-        """Device, the meeting with the other ranks, their communicator. Raises what a GPU, NCCL or Gloo would."""
+        """Check the device, meet the other ranks, connect to them. Raises what a GPU, NCCL or Gloo would raise."""
         fabric.refuse_empty_variables(os.environ)
         if not os.environ.get("LAB_SYSFS") and not os.environ.get("NVIDIA_VISIBLE_DEVICES"):
             raise RuntimeError(
@@ -47,8 +47,8 @@ class Worker:
         self.group = group = rendezvous.meet(config, host_ip)
         group.work = self.fault.work
         rows = fabric.check_rdma(os.environ)
-        words = group.barrier("communicator", [str(row.address) for row in rows])
-        fabric.check_paths(rows, {other: addresses for other, addresses in words.items() if other != str(rank)})
+        addresses = group.barrier("communicator", [str(row.address) for row in rows])
+        fabric.check_paths(rows, {other: theirs for other, theirs in addresses.items() if other != str(rank)})
         group.barrier("connected")
         self.log.info(
             "parallel_state.py:1942",
@@ -61,18 +61,18 @@ class Worker:
 
     @property
     def started_group(self) -> Group:
-        """The ranks' group of a worker that is up."""
+        """The group of a worker that has met the other ranks."""
         assert self.group is not None
         return self.group
 
     def leave(self, code: int) -> NoReturn:
-        """Out at once, with the connections closed: threads of open requests do not hold the process."""
+        """Close the connections and end the process at once, without waiting for threads of open requests."""
         if self.group:
             self.group.close()
         os._exit(code)
 
     def load_model(self) -> None:
-        """Read every shard's header, with rank 0's progress bar. Raises what the loader would."""
+        """Read every shard's header, with rank 0's progress bar. Raises what the loader would raise."""
         self.log.info("model_runner.py:281", "Loading model from scratch...")
         began = time.monotonic()
         total = len(self.checkpoint.shards)
@@ -100,7 +100,7 @@ class Worker:
         self.log.info("model_runner.py:302", f"Model loading took {weights} GiB and {took + 0.35:.6f} seconds")
 
     def _progress(self, done: int, total: int, began: float) -> None:
-        # tqdm's line, which only the process of rank 0 prints
+        # tqdm's line, which only rank 0 prints
         if self.config.node_rank == 0:
             elapsed = time.monotonic() - began
             share = f"{100 * done // max(total, 1):3d}% Completed | {done}/{total}"
@@ -108,7 +108,7 @@ class Worker:
             self.log.raw(f"\rLoading safetensors checkpoint shards: {share} {pace}")
 
     def kv_bytes(self) -> int:
-        """Profile, and say what is left for the KV pool, or what was asked for."""
+        """Profile the memory. Log and return what is left for the KV pool, or the size that was asked for."""
         config = self.config
         self.fault.pause(PROFILE_S)
         if (pinned := config.kv_cache_memory_bytes) is not None:
@@ -125,7 +125,7 @@ class Worker:
         return pool
 
     def warm_up(self) -> None:
-        """Kernels are tuned, then CUDA graphs captured, the largest first and the drafter's last."""
+        """Tune kernels, then capture CUDA graphs, the largest first and the drafter's last."""
         if self.config.autotune:
             self.log.info("flashinfer_autotune.py:91", "[Autotuner]: Autotuning process starts ...")
         began = time.monotonic()
@@ -148,7 +148,7 @@ class Worker:
 
 
 def own_address(config: Config) -> str:
-    """The address that packets to rank 0 leave from, which is what vLLM takes without VLLM_HOST_IP, more or less."""
+    """The address that packets to rank 0 leave from, which is roughly what vLLM uses without VLLM_HOST_IP."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((config.master_addr, config.master_port))
         return str(probe.getsockname()[0])

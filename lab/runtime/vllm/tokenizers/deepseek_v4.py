@@ -1,6 +1,6 @@
-"""How a request's reasoning effort reaches the chat encoding, in the lines of the image's vLLM that a rank mends.
+"""How a request's reasoning effort reaches the chat encoding, in the lines of the image's vLLM that a rank edits.
 
-The chain of conditions stands as deep as in vLLM 0.25.1: scripts/node/rank/effort_edit.py looks for its exact text.
+The conditions are indented as in vLLM 0.25.1, because scripts/node/rank/effort_edit.py looks for their exact text.
 """
 
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ class Tokenizer(Protocol):
 def get_deepseek_v4_tokenizer() -> Tokenizer:
     class DeepseekV4Tokenizer:
         def apply_chat_template(self, messages: list[dict[str, str]], **kwargs: Any) -> str:
-            """The prompt of a chat, from the template's arguments: thinking, reasoning_effort."""
+            """The prompt of a chat. The template's arguments are thinking and reasoning_effort."""
             thinking = bool(kwargs.get("thinking"))
             reasoning_effort = kwargs.get("reasoning_effort")
             if not isinstance(reasoning_effort, str):

@@ -1,4 +1,4 @@
-"""Chat encoding of DeepSeek V4 as the image ships it, for when the checkpoint's own was not copied over this file."""
+"""Chat encoding of DeepSeek V4 as the image ships it. A rank's start copies the checkpoint's own over it."""
 
 ORIGIN = "image"
 

@@ -1,6 +1,6 @@
 """Which of a checkpoint's tensors the engine has a place for, by the names that the image's own class takes.
 
-The real file of this path is the one that the startup patch for a vision tower edits; so may a patch for the lab.
+The startup patch for a vision tower edits the real file at this path; a patch for the lab may do the same.
 """
 
 import re
@@ -12,11 +12,11 @@ class DeepseekV4ForCausalLM:
 
     TAKES: tuple[str, ...] = ("embed.", "layers.", "norm.", "head.weight", "hc_head", "mtp.")
     UNKNOWN = re.compile(r"\.bias_vl$|^layers\.[0-2]\.ffn\.gate\.bias$")
-    """Names inside a module that no parameter of it has; the first three layers route by hash, without a bias."""
+    """Names that no parameter of their module has. The first three layers route by hash, without a bias."""
 
     @classmethod
     def load_weights(cls, names: Iterable[str]) -> None:
-        """ValueError for a tensor of a module that is not there, KeyError for one that its module does not have."""
+        """Raises ValueError for a tensor of an unknown module, KeyError for one that its module does not have."""
         for name in names:
             if not name.startswith(cls.TAKES):
                 raise ValueError(
