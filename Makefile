@@ -32,10 +32,9 @@ test: setup ## all that must hold: lint, unit, the lab's tests with the real `pu
 test-machines: setup ## every test that needs kernels of its own: NFS, soft-RoCE, reboots, power cuts; takes long
 	@scripts/env .venv/bin/pytest -v tests/lab/machines
 
-bench: setup ## measure, on the lab: no-op up, end of up after ready, download and mirror, tests; the mirror against rsync
+bench: setup ## measure, on the lab: no-op up, end of up after ready, download and mirror, tests; on loopback: the mirror against rsync
 	@scripts/env scripts/measure_lab
 	@scripts/bench_mirror
-	@scripts/bench_mirror --lab --runs 2
 
 lock: python ## remake requirements.txt from requirements.in, each package at its newest allowed version
 	@.venv/bin/uv pip compile requirements.in --output-file requirements.txt --upgrade --quiet --universal \

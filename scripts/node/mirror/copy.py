@@ -64,7 +64,6 @@ class Copy:
         blobs: Sequence[Blob],
         *,
         streams: int,
-        verify: bool = True,
         limit_s: float = 3600,
         on_bytes: Callable[[int], None] = lambda _: None,
         on_whole: Callable[[Blob], None] = lambda _: None,
@@ -79,4 +78,4 @@ class Copy:
         """
         streams = min(streams, len(blobs))
         if streams:
-            Fetch(self._head, blobs, verify, limit_s, on_bytes, on_whole).run(streams)
+            Fetch(self._head, blobs, limit_s, on_bytes, on_whole).run(streams)

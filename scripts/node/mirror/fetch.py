@@ -43,12 +43,11 @@ class Fetch:
         self,
         head: Head,
         blobs: Sequence[Blob],
-        verify: bool,
         limit_s: float,
         on_bytes: Callable[[int], None],
         on_whole: Callable[[Blob], None],
     ) -> None:
-        self._head, self._verify, self._limit_s = head, verify, limit_s
+        self._head, self._limit_s = head, limit_s
         self._on_bytes, self._on_whole = on_bytes, on_whole
         self._telling = threading.Lock()
         # who holds it asks for all that is left, so nobody else has anything to ask for
@@ -155,7 +154,9 @@ class Fetch:
         return found
 
     def _write(self, wire: Wire, file: io.FileIO, blob: Blob) -> str:
-        digest = hasher(blob.name, blob.size) if self._verify else None
+        digest = hasher(blob.name, blob.size)
+        if digest is None:
+            raise ValueError(f"{blob.name} is not a hash, so nothing could verify what arrives")
         buffer, left = memoryview(bytearray(min(PIECE_BYTES, blob.size))), blob.size
         while left:
             try:
@@ -165,11 +166,10 @@ class Fetch:
                 raise
             left -= len(piece)
             self._tell(len(piece))
-            if digest is not None:
-                digest.update(piece)
+            digest.update(piece)
             while piece:
                 piece = piece[file.write(piece) :]
-        return blob.name if digest is None else digest.hexdigest()
+        return digest.hexdigest()
 
     def _tell(self, count: int) -> None:
         self._last_byte = time.monotonic()

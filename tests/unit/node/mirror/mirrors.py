@@ -45,7 +45,6 @@ class Pair:
         *blobs: Blob,
         streams: int = 2,
         limit_s: float = 5,
-        verify: bool = True,
         on_bytes: Callable[[int], None] = lambda _: None,
     ) -> None:
         def count(size: int) -> None:
@@ -56,7 +55,6 @@ class Pair:
             copy.fetch(
                 blobs,
                 streams=streams,
-                verify=verify,
                 limit_s=limit_s,
                 on_bytes=count,
                 on_whole=lambda blob: self.whole.append(blob.name),

@@ -60,13 +60,6 @@ def test_a_damaged_file_here_is_replaced_by_a_proven_one(pair: Pair):
     assert pair.copied() == {blob.name: b"right"}
 
 
-def test_without_verifying_the_content_is_taken_as_it_comes(pair: Pair):
-    blob = pair.blob(b"right")
-    (pair.head / blob.name).write_bytes(b"wrong")
-    pair.fetch(blob, verify=False)
-    assert pair.copied() == {blob.name: b"wrong"}
-
-
 def test_a_file_of_another_size_is_not_even_received(pair: Pair):
     blob = pair.blob(b"x" * 10)
     (pair.head / blob.name).write_bytes(b"x" * 7)
