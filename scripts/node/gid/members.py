@@ -13,66 +13,53 @@ from typing import NamedTuple
 
 from gid.table import Address, Port, Table, addresses_on, closed, label, usable_rows
 
-ANY_PORT = -1
-MAX_TOKENS = 32
-MAX_NAME_BYTES = 63
+MAX_NAMES = 32
+NAME = re.compile(r"([\w.-]{1,63})(?::([1-9][0-9]{0,3}))?", re.ASCII)
 
 
 class Refusal(Exception):
     """Why this node cannot be used as asked: what was found and the way out."""
 
 
-class Token(NamedTuple):
-    """One `name[:port]` of a selector."""
+class Name(NamedTuple):
+    """One `name[:port]` of a selector; port None is any."""
 
-    name: bytes
-    port: int
+    text: str
+    port: int | None
 
-    def matches(self, name: str, port: int, exact: bool) -> bool:
-        raw = name.encode("utf-8", "surrogatepass")
-        return (raw == self.name if exact else raw.startswith(self.name)) and self.port in (ANY_PORT, port)
+    def matches(self, port: Port, exact: bool) -> bool:
+        named = port["name"] == self.text if exact else port["name"].startswith(self.text)
+        return named and self.port in (None, port["port"])
 
 
 class Selector(NamedTuple):
-    """A parsed NCCL_IB_HCA. `dropped` counts the tokens past the 32 that NCCL keeps."""
+    """A parsed NCCL_IB_HCA."""
 
     exclude: bool
     exact: bool
-    tokens: tuple[Token, ...]
-    dropped: int
+    names: tuple[Name, ...]
 
-    def picks(self, name: str, port: int) -> bool:
-        """Whether NCCL opens this port; a selector without tokens matches all, so `^` alone picks none."""
-        matched = not self.tokens or any(token.matches(name, port, self.exact) for token in self.tokens)
-        return matched != self.exclude
-
-
-def port_number(text: str) -> int:
-    """A selector's port field as C's atoi reads it: base 10, stops at the first other character, 0 without digits.
-
-    What no int holds is a port that does not exist, though C may wrap it to -1, any port: a typo must not widen.
-    """
-    match = re.match(r"[ \t\n\v\f\r]*([+-]?)([0-9]*)", text)
-    assert match
-    digits = match[2].lstrip("0")
-    if len(digits) > 10 or int(digits or 0) > 0x7FFFFFFF:
-        return 0
-    return int(match[1] + (digits or "0"))
+    def picks(self, port: Port) -> bool:
+        """Whether NCCL opens this port."""
+        return any(name.matches(port, self.exact) for name in self.names) != self.exclude
 
 
 def parse_selector(text: str) -> Selector:
-    """Any text as NCCL reads NCCL_IB_HCA: `[^][=]name[:port[:…]],…`; no glob, no trimming, names cut to 63 bytes."""
-    exclude = text.startswith("^")
-    text = text[exclude:]
-    exact = text.startswith("=")
-    tokens: list[Token] = []
-    for entry in text[exact:].split(","):
-        name, _, rest = entry.partition(":")
-        field = rest.split(":", 1)[0]
-        if name:
-            raw = name.encode("utf-8", "surrogatepass")[:MAX_NAME_BYTES]
-            tokens.append(Token(raw, port_number(field) if field else ANY_PORT))
-    return Selector(exclude, exact, tuple(tokens[:MAX_TOKENS]), max(0, len(tokens) - MAX_TOKENS))
+    """`[^][=]name[:port],...`, as NCCL reads it. Raises Refusal for any other text.
+
+    NCCL takes every text: it cuts names to 63 bytes, drops names past the 32nd, reads :08 and :8abc as 8 and :abc as 0.
+    Nobody means that, so it is refused.
+    """
+    bare = text.removeprefix("^")
+    names = [NAME.fullmatch(entry) for entry in bare.removeprefix("=").split(",")]
+    found = tuple(Name(match[1], int(match[2]) if match[2] else None) for match in names if match)
+    if len(found) < len(names) or len(names) > MAX_NAMES:
+        raise Refusal(
+            f"hca {text!r} is not a selector: write [^][=]name[:port],... with at most {MAX_NAMES} names of letters, "
+            "digits, _ . and -, ports as plain decimals, and no spaces (* is not a wildcard: a name without = is a "
+            "prefix); or leave hca out, and the HCA of fabric_ip is used, with its twin"
+        )
+    return Selector(text.startswith("^"), bare.startswith("="), found)
 
 
 def overlap(one: Address, other: Address) -> bool:
@@ -94,9 +81,12 @@ def _present(table: Table) -> str:
     return "present: " + (", ".join(shown) or "none, /sys/class/infiniband is empty")
 
 
-def _refuse_closed(ports: Sequence[Port], what: str) -> Refusal:
+def _opened(ports: Sequence[Port], what: str) -> list[Port]:
+    """Those of the ports that NCCL opens. Raises Refusal when it opens none."""
+    if opened := [port for port in ports if closed(port) is None]:
+        return opened
     reasons = "\n".join(f"  {label(port)}: {closed(port)}" for port in ports)
-    return Refusal(f"{what}, but none can be opened:\n{reasons}\nCheck the QSFP cable at both ends.")
+    raise Refusal(f"{what}, but none can be opened:\n{reasons}\nCheck the QSFP cable at both ends.")
 
 
 def _twins(own: Sequence[Port], table: Table) -> list[Port]:
@@ -136,9 +126,7 @@ def derived(table: Table, fabric_ip: str, ifname: str, note: Callable[[str], Non
             f"{ifname} holds {fabric_ip} but belongs to no HCA; {_present(table)}\n"
             "Give fabric_ip an address of the QSFP netdev; if it is one, its RDMA driver is not loaded.",
         )
-    members = [port for port in own if closed(port) is None]
-    if not members:
-        raise _refuse_closed(own, f"{ifname} holds {fabric_ip} and has an HCA")
+    members = _opened(own, f"{ifname} holds {fabric_ip} and has an HCA")
     for twin in _twins(own, table):
         why = _no_rail(twin, table, fabric_ip, ifname)
         if why is None:
@@ -151,23 +139,19 @@ def derived(table: Table, fabric_ip: str, ifname: str, note: Callable[[str], Non
 def selected(table: Table, fabric_ip: str, ifname: str, text: str, note: Callable[[str], None]) -> list[Port]:
     """The open ports that an NCCL_IB_HCA picks. A port that is down does not matter while another is open."""
     selector = parse_selector(text)
-    picked = [port for port in table["hcas"] if selector.picks(port["name"], port["port"])]
+    picked = [port for port in table["hcas"] if selector.picks(port)]
     if not picked:
         raise Refusal(
             f"hca {text!r} picks no HCA of this node; {_present(table)}\n"
-            "A selector is [^][=]name[:port],...: names are prefixes unless = comes first, and * is not a glob.",
+            "A selector is [^][=]name[:port],...: names are prefixes unless = comes first.",
         )
-    members = [port for port in picked if closed(port) is None]
-    if not members:
-        raise _refuse_closed(picked, f"hca {text!r} picks HCAs of this node")
-    for token in selector.tokens:
-        matching = [port for port in table["hcas"] if token.matches(port["name"], port["port"], selector.exact)]
+    members = _opened(picked, f"hca {text!r} picks HCAs of this node")
+    for name in selector.names:
+        matching = [port for port in table["hcas"] if name.matches(port, selector.exact)]
         if not matching:
-            note(f"{token.name.decode('utf-8', 'replace')!r} of hca {text!r} matches no HCA; {_present(table)}")
+            note(f"{name.text!r} of hca {text!r} matches no HCA; {_present(table)}")
         elif not selector.exclude and not any(port in members for port in matching):
             note(f"{label(matching[0])} is not used: {closed(matching[0])}")
-    if selector.dropped:
-        note(f"NCCL reads {MAX_TOKENS} names of a selector: the last {selector.dropped} are not used")
     own = [port for port in members if _carries(port, ifname, table)]
     for twin in _twins(own, table):
         if twin not in members and _no_rail(twin, table, fabric_ip, ifname) is None:

@@ -83,11 +83,6 @@ def test_a_usable_twin_that_the_selector_leaves_out_is_noted(node):
     assert found["notes"] == [f"{TWIN} port 1, the other half of the QSFP port, could be used too: add it to hca"]
 
 
-def test_an_empty_selector_means_every_open_hca_and_is_rendered_as_their_names(node):
-    found = node.resolve(pair(T_HEAD, TWIN_ROWS, f"{TWIN_IP}/24"), "")
-    assert found["hca"] == f"={HCA},{TWIN}"
-
-
 def test_a_sibling_that_is_down_is_ignored_and_noted_when_it_was_named(node):
     hcas = pair(T_HEAD, T_TWIN, f"{TWIN_IP}/24", state="1: DOWN")
     named = node.resolve(hcas, f"={HCA},{TWIN}")
