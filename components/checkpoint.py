@@ -9,6 +9,7 @@ from components.image import Image
 from components.nfs import NfsCheckpoint, NfsExport
 from components.node import Node
 from components.settings.cluster import ClusterSettings
+from components.verified import NodeCheckpoint, verification
 from download.step import StepInputs
 
 
@@ -40,21 +41,16 @@ def mirrors(cluster: ClusterSettings) -> list[str]:
     return [str(cluster.nodes[rank].fabric_ip) for rank in ranks if rank and not cluster.reads_over_nfs(rank)]
 
 
-class Checkpoint(pulumi.ComponentResource):
-    """One node's own copy, every file verified by its hash; it is never removed.
+class Checkpoint(NodeCheckpoint):
+    """One node's own copy, every file verified by its hash. It is never removed.
 
-    - a step that begins the node's job and returns: the head's downloads, and lets the others copy with a token made
+    - a step that starts the node's job and returns: the head's job downloads, and serves the others with a token made
       for this one run; theirs copy what has arrived there
-    - a step that follows the job until the node is whole; head and workers are followed side by side
+    - a step that follows the job until the copy is verified; head and workers are followed at the same time
     """
 
     begun: command.remote.Command
     """Its stdout is a Begun: what the other nodes copy with, so a secret."""
-    complete: pulumi.Resource
-    whole: pulumi.Output[bool]
-    """Whether the step has verified every file of the index on this node."""
-    hub: pulumi.Output[str]
-    """What the node's rank mounts: the path of the hub cache here."""
 
     def __init__(
         self,
@@ -87,15 +83,15 @@ class Checkpoint(pulumi.ComponentResource):
             repair=reasons([node]),
             opts=pulumi.ResourceOptions(parent=self, depends_on=[self.begun]),
         )
-        self.complete = done
-        self.whole = done.stdout.apply(bool)
+        self.ready = done
+        self.verified = done.stdout.apply(lambda stdout: verification("local", stdout))
         self.hub = node.hub
         self.register_outputs({"revision": cluster.checkpoint.revision})
 
 
 def declare(
     cluster: ClusterSettings, nodes: Sequence[Node], images: Sequence[Image], hf_token: pulumi.Output[str] | None
-) -> list[Checkpoint | NfsCheckpoint]:
+) -> list[NodeCheckpoint]:
     """Every node's checkpoint, in rank order."""
     token: dict[str, pulumi.Input[str]] = {"HF_TOKEN": hf_token if hf_token is not None else ""}
     if cluster.checkpoint.mode == "nfs":
@@ -105,7 +101,7 @@ def declare(
 
 def declare_local(
     cluster: ClusterSettings, nodes: Sequence[Node], images: Sequence[Image], token: dict[str, pulumi.Input[str]]
-) -> list[Checkpoint | NfsCheckpoint]:
+) -> list[NodeCheckpoint]:
     """A copy on every node: the head downloads, and the others mirror from it."""
     # whatever a worker lacks, the head's job must offer
     head = Checkpoint(cluster, nodes[0], images[0], token, begin_again=reasons(nodes))
@@ -121,10 +117,10 @@ def declare_local(
 
 def declare_nfs(
     cluster: ClusterSettings, nodes: Sequence[Node], images: Sequence[Image], token: dict[str, pulumi.Input[str]]
-) -> list[Checkpoint | NfsCheckpoint]:
+) -> list[NodeCheckpoint]:
     """One copy, on the head, which the others read."""
     head = Checkpoint(cluster, nodes[0], images[0], token, begin_again=reasons(nodes[:1]))
-    export = NfsExport(cluster, nodes[0], head.complete, reasons(nodes[1:]))
+    export = NfsExport(cluster, nodes[0], head.ready, reasons(nodes[1:]))
     return [
         head,
         *(

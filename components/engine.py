@@ -9,16 +9,15 @@ import pulumi
 import pulumi_command as command
 import pulumi_docker as docker
 
-from components.checkpoint import Checkpoint
 from components.fabric import Fabric
 from components.facts.generation import Generation
 from components.image import Image
-from components.nfs import NfsCheckpoint
 from components.node import Node
 from components.patches import Patches
 from components.rank.mounts import HUB
 from components.rank.spec import Mount, RankSpec, spec_hash
 from components.settings.cluster import ClusterSettings
+from components.verified import NodeCheckpoint
 from host.purge_page_cache import PurgeInputs
 from host.put_secret import SecretInputs
 
@@ -39,7 +38,7 @@ class Engine(pulumi.ComponentResource):
         nodes: Sequence[Node],
         fabrics: Sequence[Fabric],
         images: Sequence[Image],
-        checkpoints: Sequence[Checkpoint | NfsCheckpoint],
+        checkpoints: Sequence[NodeCheckpoint],
         patches: Sequence[Patches],
         generation: Generation,
         api_key: pulumi.Output[str] | None,
@@ -92,7 +91,7 @@ class Engine(pulumi.ComponentResource):
         self,
         cluster: ClusterSettings,
         node: Node,
-        checkpoints: Sequence[Checkpoint | NfsCheckpoint],
+        checkpoints: Sequence[NodeCheckpoint],
         generation: Generation,
     ) -> command.remote.Command:
         """The page cache of one node, given back once a generation, when no checkpoint is being written any more."""
@@ -112,7 +111,7 @@ class Engine(pulumi.ComponentResource):
             timeout_s=600,
             # a note, not a trigger: it runs again as an update, and only the ranks show as replaced
             note=f"generation {generation.name}",
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[copy.complete for copy in checkpoints]),
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[checkpoint.ready for checkpoint in checkpoints]),
         )
 
     def _key_file(self, node: Node, api_key: pulumi.Output[str]) -> command.remote.Command:

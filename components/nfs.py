@@ -9,6 +9,7 @@ from components.image import Image
 from components.node import Node
 from components.rank.mounts import NFS_OPTIONS
 from components.settings.cluster import ClusterSettings
+from components.verified import NodeCheckpoint, verification
 from nfs.export import ExportInputs
 from nfs.proof import Proof, ProofInputs
 
@@ -27,7 +28,7 @@ class NfsExport(pulumi.ComponentResource):
         self,
         cluster: ClusterSettings,
         node: Node,
-        whole: pulumi.Resource,
+        checkpoint: pulumi.Resource,
         repair: str | None,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
@@ -50,7 +51,7 @@ class NfsExport(pulumi.ComponentResource):
             repair=repair,
             delete_inputs=remove,
             # a repair replaces: without this the old one's removal would come last and undo it
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[whole], delete_before_replace=True),
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[checkpoint], delete_before_replace=True),
         )
         self.found = self.exported.stdout
         self.register_outputs({})
@@ -65,27 +66,25 @@ class NfsExport(pulumi.ComponentResource):
         self._node.script("nfs-serves", "nfs.export", inputs, timeout_s=180, delete_inputs=inputs, opts=opts)
 
 
-def keep_serving(checkpoints: Sequence[object], ranks: Sequence[pulumi.Resource]) -> None:
+def keep_serving(checkpoints: Sequence[NodeCheckpoint], ranks: Sequence[pulumi.Resource]) -> None:
     """The head's server runs until the last rank that reads from it is gone."""
-    reading = [
-        (found, rank) for found, rank in zip(checkpoints, ranks, strict=True) if isinstance(found, NfsCheckpoint)
+    over_nfs = [
+        (checkpoint.export, rank)
+        for checkpoint, rank in zip(checkpoints, ranks, strict=True)
+        if isinstance(checkpoint, NfsCheckpoint)
     ]
-    if reading:
-        reading[0][0].export.outlive([rank for _, rank in reading])
+    if over_nfs:
+        export = over_nfs[0][0]
+        export.outlive([rank for _, rank in over_nfs])
 
 
-def device_of(printed: str) -> str:
-    found: Proof | None = json.loads(printed or "null")
-    return found["device"] if found else ""
+def device_of(stdout: str) -> str:
+    proof: Proof | None = json.loads(stdout or "null")
+    return proof["device"] if proof else ""
 
 
-class NfsCheckpoint(pulumi.ComponentResource):
-    """A worker's view of the head's checkpoint, proven by reading every shard through the very mount of its rank."""
-
-    complete: pulumi.Resource
-    whole: pulumi.Output[bool]
-    hub: pulumi.Output[str]
-    """What the node's rank mounts: the device of the head's export."""
+class NfsCheckpoint(NodeCheckpoint):
+    """A worker's view of the head's checkpoint, verified by reading every shard through the same mount as its rank."""
 
     def __init__(
         self,
@@ -121,7 +120,7 @@ class NfsCheckpoint(pulumi.ComponentResource):
             variables={"SPARK_EXPORT": export.found},
             opts=pulumi.ResourceOptions(parent=self, depends_on=[node.ready, image.pulled, export.exported]),
         )
-        self.complete = proof
-        self.whole = proof.stdout.apply(bool)
+        self.ready = proof
+        self.verified = proof.stdout.apply(lambda stdout: verification("nfs", stdout))
         self.hub = proof.stdout.apply(device_of)
         self.register_outputs({"server": address})

@@ -6,6 +6,7 @@ import pulumi
 
 from components.stack import SparkPair
 from components.start.wait import Report
+from components.verified import Verification
 
 
 class Model(TypedDict):
@@ -50,7 +51,7 @@ class Outputs(TypedDict):
     image: str
     """repository@sha256:digest."""
     model: Model
-    checkpoint: dict[str, bool]
+    checkpoint: dict[str, Verification | None]
     generation: str
     start: Start
 
@@ -67,7 +68,7 @@ def export(pair: SparkPair) -> None:
     pulumi.export("hca", {node.role: fabric.hca for node, fabric in by_role})
     pulumi.export("image", cluster.image.pinned)
     pulumi.export("model", {"repo": cluster.checkpoint.repo, "revision": cluster.checkpoint.revision})
-    pulumi.export("checkpoint", {node.role: copy.whole for node, copy in checkpoints})
+    pulumi.export("checkpoint", {node.role: checkpoint.verified for node, checkpoint in checkpoints})
     pulumi.export("generation", pair.generation.name)
     pulumi.export("start", report.apply(lambda of: part(of, Start)))
 

@@ -8,7 +8,6 @@ from components.fabric import Fabric
 from components.facts.generation import Generation
 from components.facts.node_plan import NodePlan
 from components.image import Image
-from components.nfs import NfsCheckpoint
 from components.node import Node
 from components.patches import Patches
 from components.program import Secrets
@@ -16,6 +15,7 @@ from components.rank.spec import RankSpec
 from components.readiness import Readiness
 from components.settings.cluster import ClusterSettings
 from components.ssh.target import Resolved, Target
+from components.verified import NodeCheckpoint
 
 
 class SparkPair:
@@ -29,8 +29,8 @@ class SparkPair:
     fabrics: list[Fabric]
     images: list[Image]
     patches: list[Patches]
-    """None for a stack that starts without patches."""
-    checkpoints: list[checkpoint.Checkpoint | NfsCheckpoint]
+    """Empty where the stack starts without patches."""
+    checkpoints: list[NodeCheckpoint]
     engine: Engine
     readiness: Readiness
 

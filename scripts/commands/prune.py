@@ -1,9 +1,9 @@
 """List what the nodes' Hugging Face caches no longer need of the project's models, and remove it when told to.
 
 Asks the nodes of one stack over SSH. What any Pulumi.<stack>.yaml names stays (Pulumi.example.yaml is not a stack),
-and so does what a running container uses or a ref of yours points to; models that no profile and no stack file names are
-not touched. Removes after a typed "yes", or with --yes, and only what the list shows. With --json nobody is asked: it
-lists, and removes only with --yes.
+and so does what a running container uses or a ref of yours points to. Models that no profile and no stack file names
+are not touched. Removes after a typed "yes", or with --yes, and only what the list shows. With --json nobody is asked:
+it lists, and removes only with --yes.
 
 example:    scripts/spark prune --stack home
 """

@@ -11,8 +11,10 @@ example:    scripts/spark smoke --stack home --question "What is 6 x 7?"
 import argparse
 import json
 import shlex
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from components.facts.checkpoint_plan import size
 from components.settings.cluster import ClusterSettings
 from components.ssh.node_script import run_script
 from components.ssh.target import SshError, resolve_nodes, targets_of
@@ -23,6 +25,7 @@ from scripts.stacks import cluster_of
 if TYPE_CHECKING:
     # imports Pulumi, which no verb needs
     from components.outputs import Outputs
+    from components.verified import Verification
 
 LIMIT_S = 300
 
@@ -78,13 +81,20 @@ def lines(outputs: "Outputs", took: int | None, note: str) -> list[str]:
         )
     fabric = [f"{role} {outputs['hca'][role].lstrip('=')} gid {gid}" for role, gid in outputs["gid_index"].items()]
     shown.append("fabric   " + "    ".join(fabric))
-    complete = sum(outputs["checkpoint"].values())
+    model = [f"{role} {verified(checkpoint)}" for role, checkpoint in outputs["checkpoint"].items()]
+    shown.append("    ".join([f"model    {outputs['model']['revision'][:8]}", *model]))
     repository, _, digest = image.partition("@")
-    shown.append(
-        f"image    {repository.rpartition('/')[2]}@{digest[:19]}   model {outputs['model']['revision'][:8]} "
-        f"complete on {complete} of {len(outputs['checkpoint'])} nodes   generation {outputs['generation']}"
-    )
+    shown.append(f"image    {repository.rpartition('/')[2]}@{digest[:19]}    generation {outputs['generation']}")
     return shown
+
+
+def verified(checkpoint: "Verification | None") -> str:
+    """How much of a node's checkpoint was verified, and when."""
+    if checkpoint is None:
+        return "not verified"
+    when = datetime.fromisoformat(checkpoint["verified_at"]).astimezone(UTC)
+    over_nfs = " over NFS" if checkpoint["how"] == "nfs" else ""
+    return f"{size(checkpoint['bytes'])}{over_nfs} verified {when:%Y-%m-%d %H:%M} UTC"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -27,6 +27,14 @@ def status(node: str) -> dict[str, Any]:
     return found
 
 
+def verified(stack: Stack) -> dict[str, str]:
+    """How each node's checkpoint was verified, by the stack's outputs, which must give its size and the time."""
+    outputs = stack.outputs()["checkpoint"]
+    for node, copy in outputs.items():
+        assert copy["bytes"] > 30_000_000 and copy["verified_at"].endswith("Z"), node
+    return {node: copy["how"] for node, copy in outputs.items()}
+
+
 def files(node: str) -> int:
     return int(status(node).get("files", [0, 0])[0])
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.lab.checkpoint import verified
 from tests.lab.pair import (
     NODES,
     PROJECT_DIR,
@@ -43,7 +44,7 @@ def test_the_outputs_are_the_ranks_own_numbers(stack: Stack, first_up: str) -> N
     assert f"GPU KV cache size: {pool['kv_tokens']:,} tokens" in log
     assert f"{pool['context_tokens']:,} tokens per request: {pool['max_concurrency']:.2f}x" in log
     assert outputs["gid_index"] == {node: gid_row(node) for node in NODES}
-    assert outputs["checkpoint"] == {"head": True, "worker": True}
+    assert verified(stack) == {"head": "local", "worker": "local"}
     assert outputs["image"] == ranks()[0]["Config"]["Image"]
     assert outputs["generation"] == ranks()[1]["Config"]["Labels"]["spark.generation"]
 

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from tests.lab.checkpoint import verified
 from tests.lab.pair import NODES, Stack, api, ask, identities, inspect, on, words_of
 
 KEY = "sk-lab-9f3b5c7d1e2a4860"
@@ -46,7 +47,7 @@ def test_the_other_recipe_is_another_profile_in_the_stack_file(stack: Stack) -> 
     outputs = stack.outputs()
     assert outputs["models"] == ["deepseek-v4-flash-0731"]
     assert outputs["model"]["revision"] == "9e165c30e2704aec5d9d593cce3eebd58bbef1cb"
-    assert outputs["checkpoint"] == {"head": True, "worker": True}
+    assert verified(stack) == {"head": "local", "worker": "local"}
     log = on("head", "docker logs spark-dev-rank0 2>&1")
     assert f"GPU KV cache size: {outputs['kv_pool']['kv_tokens']:,} tokens" in log
     assert api("/v1/models")[1]["data"][0]["id"] == "deepseek-v4-flash-0731"

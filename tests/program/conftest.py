@@ -34,6 +34,10 @@ LOOKUPS = {
     "head": {"gid_index": 3, "hca": "=rocep1s0f1,roceP2p1s0f1", "ifname": "enp1s0f1np1"},
     "worker": {"gid_index": 6, "hca": "=rocep1s0f1,roceP2p1s0f1", "ifname": "enp1s0f1np1"},
 }
+VERIFIED = {
+    "head": {"bytes": 166_857_000_000, "verified_at": "2026-12-01T07:10:00Z"},
+    "worker": {"bytes": 166_857_000_001, "verified_at": "2026-12-01T07:12:00Z"},
+}
 REPORT = {
     "kv_memory_gib": 17.21,
     "kv_tokens": 2_555_830,
@@ -117,7 +121,10 @@ class Engine(pulumi_mocks.Mocks):
             return f"{role}-key-word"
         if purpose == "nfs-export":
             return json.dumps({"devices": [f":{HUB}"], "ours": True, "holder": None})
-        return json.dumps(answers.get(purpose) or {"snapshot": "/x", "shards": 48, "device": f":{HUB}"})
+        if purpose == "checkpoint":
+            nfs = {"device": f":{HUB}", "shards": 48}
+            return json.dumps({"snapshot": "/x", "files": 56, **nfs, **VERIFIED[role]})
+        return json.dumps(answers.get(purpose))
 
     def new_resource(self, args: pulumi_mocks.MockResourceArgs) -> tuple[str | None, dict[Any, Any]]:
         self.declared.append(Declared(args.typ, args.name, copy.deepcopy(args.inputs)))

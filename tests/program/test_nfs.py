@@ -38,6 +38,13 @@ def test_the_server_is_looked_after_until_the_rank_that_reads_from_it_is_gone(re
     assert "head-nfs-serves" not in {item.name for item in dev.resources}
 
 
+def test_the_outputs_tell_a_copy_from_what_is_read_over_nfs(reading: Engine):
+    assert {role: copy["how"] for role, copy in reading.outputs["checkpoint"].items()} == {
+        "head": "local",
+        "worker": "nfs",
+    }
+
+
 def test_the_workers_hub_is_the_recipes_mount_in_its_own_container(reading: Engine):
     """A named volume that is missing would be made anew, empty."""
     mount = hub_mount(reading, 1)

@@ -6,8 +6,9 @@ import shlex
 
 import pytest
 
+from components.verified import verification
 from loader import payload
-from tests.program.conftest import API_KEY, DIGEST, REPORT, Engine, Runner
+from tests.program.conftest import API_KEY, DIGEST, REPORT, VERIFIED, Engine, Runner
 from tests.program.pair import healthy
 from tests.unit.stacks import REVISION, cluster
 
@@ -186,7 +187,7 @@ def test_the_outputs_are_what_a_person_and_a_script_ask_for(dev: Engine):
             "repo": "deepseek-ai/DeepSeek-V4-Flash-DSpark",
             "revision": "3c5ed1f0a94b27d86ef1a0b9c2d4e87f5a6b0c13",
         },
-        "checkpoint": {"head": True, "worker": True},
+        "checkpoint": {role: {"how": "local", **VERIFIED[role]} for role in ("head", "worker")},
         "start": {name: REPORT.get(name) for name in dev.outputs["start"]},
     }
     assert dev.outputs["generation"] == dev.ranks[0].labels["spark.generation"]
@@ -224,6 +225,10 @@ def test_an_address_that_is_bound_reaches_output_probe_and_health_check(run_prog
 def test_a_first_preview_shows_every_resource_with_nothing_known_of_the_nodes(run_program: Runner):
     engine = run_program("dev", engine=Engine(known=False))
     assert [item.name for item in (*engine.ranks, engine.one("ready"))] == ["head-engine", "worker-engine", "ready"]
+
+
+def test_a_checkpoint_that_an_earlier_release_verified_says_nothing_until_its_step_runs_again():
+    assert verification("local", '{"snapshot": "/x"}') is None
 
 
 # --- repairs ---

@@ -54,7 +54,7 @@ def test_what_a_script_with_a_secret_says_is_secret_too(secretive: Engine):
 
 def test_no_output_of_the_stack_holds_a_secret(secretive: Engine):
     assert API_KEY not in text(secretive.outputs) and HF_TOKEN not in text(secretive.outputs)
-    assert secretive.outputs["checkpoint"] == {"head": True, "worker": True}
+    assert set(secretive.outputs["checkpoint"]) == {"head", "worker"}, "a step with a secret has an output all the same"
 
 
 def test_a_rank_has_its_key_as_a_file_that_it_may_only_read(secretive: Engine, dev: Engine):

@@ -19,7 +19,10 @@ OUTPUTS: dict[str, Any] = {
     "hca": {"head": "=rocep1s0f1", "worker": "=rocep1s0f1"},
     "image": f"registry.example.net/runtime@sha256:{'a' * 64}",
     "model": {"repo": "owner/model", "revision": "3c5ed1f0a94b27d86ef1a0b9c2d4e87f5a6b0c13"},
-    "checkpoint": {"head": True, "worker": True},
+    "checkpoint": {
+        "head": {"how": "local", "bytes": 166_857_000_000, "verified_at": "2026-12-01T07:10:31Z"},
+        "worker": {"how": "nfs", "bytes": 166_857_000_000, "verified_at": "2026-12-01T07:12:02Z"},
+    },
     "generation": "01abca63",
 }
 SSH = """
@@ -46,7 +49,9 @@ def test_it_shows_what_serves_the_way_to_it_and_the_answer(home: Engine, spark: 
         "serving  the-model  at http://127.0.0.1:8888/v1    up in 1 min 34 s (a lab)",
         "kv pool  17.21 GiB a rank, 2,555,830 tokens, 2.44 requests of 1,048,576",
         "fabric   head rocep1s0f1 gid 3    worker rocep1s0f1 gid 5",
-        "image    runtime@sha256:aaaaaaaaaaaa   model 3c5ed1f0 complete on 2 of 2 nodes   generation 01abca63",
+        "model    3c5ed1f0    head 155.4 GiB verified 2026-12-01 07:10 UTC"
+        "    worker 155.4 GiB over NFS verified 2026-12-01 07:12 UTC",
+        "image    runtime@sha256:aaaaaaaaaaaa    generation 01abca63",
         "from here  ssh -N -S none -L 8888:127.0.0.1:8888 -l ops spark-a.example.net",
         "> What is 6 x 7?   42.",
     ]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.checkpoint import BEFORE
+from tests.lab.checkpoint import BEFORE, verified
 from tests.lab.pair import Stack, ask, identities, on, words_of
 
 HUB = "/home/spark/.cache/huggingface/hub"
@@ -161,7 +161,7 @@ def test_a_model_that_is_mounted_inside_the_hub_is_no_empty_folder_for_the_worke
 ) -> None:
     """E5."""
     reading.up(nfs, *BEFORE, *ONLY)
-    assert reading.outputs()["checkpoint"] == {"head": True, "worker": True}
+    assert verified(reading) == {"head": "local", "worker": "nfs"}
 
 
 EXPORTER = """docker run --detach --name their-exporter --privileged --network host --volume /:/host \\
@@ -198,7 +198,7 @@ def test_an_exporter_in_a_container_is_refused_by_name_or_used_and_left_alone(
     assert "Port 2049 of the head is held by their-exporter (" in words_of(done.text)
     their_exporter(HUB.removesuffix("/hub"))
     reading.up(nfs, *BEFORE, *ONLY)
-    assert reading.outputs()["checkpoint"] == {"head": True, "worker": True}
+    assert verified(reading) == {"head": "local", "worker": "nfs"}
     reading.destroy()
     assert on("head", "docker ps --quiet --filter name=their-exporter") != ""
     assert on("head", f"ls {EXPORTS} 2>/dev/null; true") == ""
