@@ -9,7 +9,12 @@ from components.node import Node
 from components.settings.cluster import ClusterSettings
 from components.settings.patches import PatchSettings
 from patches.files import pack
-from patches.place import PlaceInputs
+from patches.place import Placed, PlaceInputs
+
+
+def files_of(printed: str) -> str:
+    placed: Placed | None = json.loads(printed or "null")
+    return (placed and placed["files"]) or ""
 
 
 class Patches(pulumi.ComponentResource):
@@ -47,7 +52,7 @@ class Patches(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self, depends_on=[node.ready]),
         )
         self.placed = step
-        self.files = step.stdout.apply(lambda printed: json.loads(printed or "{}").get("files") or "")
+        self.files = step.stdout.apply(files_of)
         self.register_outputs({"lock": settings.lock})
 
 

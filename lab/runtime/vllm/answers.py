@@ -20,8 +20,10 @@ WORDS = (
     "carries", "partial", "sums", "between", "both", "nodes", "after", "each", "block",
 )  # fmt: skip
 FIRST_ACCEPTED, DECAY = 0.69, 0.74
-"""The chance that a step's first draft is accepted, and the factor on it from draft to draft. Over three drafts the mean
-is the 0.53 that the howtospark page measured for prose."""
+"""The chance that a step's first draft is accepted, and the factor on it from draft to draft.
+
+Over three drafts the mean is the 0.53 that the howtospark page measured for prose.
+"""
 
 
 def compute(prompt: str) -> str | None:
