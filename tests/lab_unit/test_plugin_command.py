@@ -122,12 +122,12 @@ def test_a_secret_makes_the_output_secret_and_is_not_shown(shown):
     )
     state = asyncio.run(CommandProvider().create(request)).properties
     assert state["stdout"].is_secret and state["stderr"].is_secret
-    assert shown == ["output is not shown while it runs: environment is secret"]
+    assert shown == ["output is not shown while the command runs: environment is secret"]
 
 
 def test_output_of_a_secret_script_is_not_shown_at_all(shown):
     created(secrets=["stdin"], create="sh", stdin=f"printf {SECRET[:7]}; echo {SECRET[7:]}")
-    assert shown == ["output is not shown while it runs: stdin is secret"]
+    assert shown == ["output is not shown while the command runs: stdin is secret"]
 
 
 def test_a_failure_does_not_print_a_secret(shown):

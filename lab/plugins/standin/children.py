@@ -17,10 +17,10 @@ GRACE = 5.0
 
 @dataclass
 class Ended:
-    """A finished process. Output is decoded as UTF-8, what is not valid is replaced."""
+    """A finished process. Its output is decoded as UTF-8, with invalid bytes replaced."""
 
     status: int
-    """Exit status; minus the signal's number when a signal ended it."""
+    """The exit status, or minus the signal's number if a signal ended it."""
     stdout: str
     stderr: str
     both: str
@@ -29,7 +29,7 @@ class Ended:
 
 @dataclass
 class Children:
-    """The running ones. After `end_all` no new one starts."""
+    """The running children. After `end_all` no new one starts."""
 
     cancelled: threading.Event = field(default_factory=threading.Event)
     _running: set[subprocess.Popen[bytes]] = field(default_factory=set)
@@ -42,14 +42,14 @@ class Children:
         env: Mapping[str, str],
         on_line: Callable[[str, str], None] | None = None,
     ) -> Ended:
-        """Run to the end of its output. `on_line` gets ("stdout" | "stderr", the line without its end).
+        """Run a child to the end of its output. `on_line` gets ("stdout" | "stderr", the line without its end).
 
-        Raises OSError when it cannot be started, InterruptedError when the engine has cancelled.
+        Raises OSError if it cannot be started, InterruptedError if the engine has cancelled.
         """
         with self._lock:
             if self.cancelled.is_set():
                 raise InterruptedError("cancelled")
-            # a group of its own, so that what a shell has started ends with it
+            # in a group of its own, so that what a shell starts ends with it
             child = subprocess.Popen(
                 argv,
                 stdin=subprocess.PIPE,
@@ -91,7 +91,7 @@ class Children:
         return Ended(status, text("stdout"), text("stderr"), text("stdout", "stderr"))
 
     def end_all(self) -> None:
-        """SIGTERM to each group now, SIGKILL to those that are left after GRACE."""
+        """Send SIGTERM to each group now, and SIGKILL to those that are left after GRACE."""
         with self._lock:
             self.cancelled.set()
             left = list(self._running)

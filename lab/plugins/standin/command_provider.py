@@ -1,7 +1,6 @@
 """pulumi-resource-command: remote.Command and local.Command.
 
-Every input takes part in the comparison and none replaces by itself: `triggers` replaces because the SDK says so to the
-engine.
+Every input is compared, and none replaces by itself: `triggers` replaces because the SDK tells the engine so.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ OUTPUTS = ("stdout", "stderr")
 
 
 def secret_inputs(inputs: PropertyMap) -> set[str]:
-    """The inputs with a secret in them, but for the connection, which a command cannot print."""
+    """The inputs that hold a secret, except the connection, which a command cannot print."""
     return {name for name, value in inputs.items() if name != "connection" and value.contains_secret()}
 
 
 def with_outputs(inputs: PropertyMap, outputs: Mapping[str, str]) -> PropertyMap:
-    """The state. What a command prints is secret when it was given a secret: safer than the official plugin."""
+    """The state. The output of a command with a secret input is secret, which is safer than the official plugin."""
     return {**inputs, **wrap_map(outputs, OUTPUTS if secret_inputs(inputs) else ())}
 
 
@@ -45,8 +44,8 @@ class CommandProvider(sdk.Provider):
         hidden = secret_inputs(inputs)
         secrets = [text for name in hidden for text in secret_strings(inputs[name])]
         if hidden:
-            # a secret may be printed in part, or in pieces
-            log(f"output is not shown while it runs: {', '.join(sorted(hidden))} is secret")
+            # masking is not enough: a secret may be printed in part, or in pieces
+            log(f"output is not shown while the command runs: {', '.join(sorted(hidden))} is secret")
         run = Run(plain(line), plain_map(inputs), log, secrets)
         try:
             outputs = (run_remote if type_of(urn) == REMOTE else run_local)(self.children, run)
@@ -59,26 +58,26 @@ class CommandProvider(sdk.Provider):
 
     async def check_config(self, request: sdk.CheckRequest) -> sdk.CheckResponse:
         odd = request.new_inputs.keys() - {"version"}
-        reason = "this stand-in for pulumi-command has no configuration"
+        reason = "this stand-in for pulumi-command takes no configuration"
         return sdk.CheckResponse(request.new_inputs, [sdk.CheckFailure(name, reason) for name in odd])
 
     async def check(self, request: sdk.CheckRequest) -> sdk.CheckResponse:
         inputs = dict(request.new_inputs)
-        found = [sdk.CheckFailure(*refusal) for refusal in refusals(type_of(request.urn), plain_map(inputs))]
+        failures = [sdk.CheckFailure(*refusal) for refusal in refusals(type_of(request.urn), plain_map(inputs))]
         if "connection" in inputs:
             inputs["connection"] = with_defaults(inputs["connection"])
-        return sdk.CheckResponse(inputs, found)
+        return sdk.CheckResponse(inputs, failures)
 
     async def diff(self, request: sdk.DiffRequest) -> sdk.DiffResponse:
-        # a secret is one value here, as in the official plugin: its parts are never compared or named
+        # a secret is one value, as in the official plugin: its parts are never compared or named
         old, new = (plain_map(values, keep_secrets=True) for values in (request.old_state, request.new_inputs))
         for values in (old, new):
             values.pop("version", None)
-        found = list(changes(old, new))
-        # triggers that change as a whole (given, taken away, not known yet) replace by the provider's own word; for one
-        # element of them it is the SDK that tells the engine so
-        replacing = {"triggers"} & {change.path for change in found}
-        return diff_response(found, replacing)
+        differences = list(changes(old, new))
+        # triggers that change as a whole (added, removed, not known yet) replace because the provider says so; for one
+        # element of them, the SDK tells the engine
+        replacing = {"triggers"} & {change.path for change in differences}
+        return diff_response(differences, replacing)
 
     @in_thread
     def create(self, request: sdk.CreateRequest) -> sdk.CreateResponse:

@@ -1,4 +1,4 @@
-"""The command resources this stand-in provides: their inputs, the connection's defaults, and what is refused."""
+"""The command resources of this stand-in: their inputs, the connection's defaults, and what is refused."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ _HOP: Types = {
 CONNECTION: Types = {**_HOP, "proxy": dict}
 
 DEFAULTS = {"user": "root", "port": 22, "dialErrorLimit": 10, "perDialTimeout": 15}
-"""Of a connection and of its proxy; the last in seconds."""
+"""The defaults of a connection and of its proxy; perDialTimeout is in seconds."""
 
 LOGGING = ("none", "stdout", "stderr", "stdoutAndStderr")
 
 Refusal = tuple[str, str]
-"""A property and what is wrong with it; never its value, which may be secret."""
+"""A property and what is wrong with it, but not its value, which may be secret."""
 
 
 def refusals(kind: str, inputs: Mapping[str, Plain]) -> Iterator[Refusal]:
-    """What this stand-in cannot take. An unknown property is refused: ignored, it would be a change without effect."""
+    """Yield what is refused. An unknown property is refused, since ignoring it would make a change without effect."""
     if kind not in INPUTS:
         yield "", f"{kind} is not provided by this stand-in for pulumi-command"
         return
@@ -60,7 +60,10 @@ def refusals(kind: str, inputs: Mapping[str, Plain]) -> Iterator[Refusal]:
     if isinstance(inputs.get("logging"), str) and inputs["logging"] not in (*LOGGING, UNKNOWN):
         yield "logging", f"logging is {inputs['logging']!r}, not one of {', '.join(LOGGING)}"
     if inputs.get("addPreviousOutputInEnv") is not False:
-        yield "addPreviousOutputInEnv", "must be false: this stand-in for pulumi-command hands no earlier output on"
+        yield (
+            "addPreviousOutputInEnv",
+            "must be false: this stand-in for pulumi-command does not pass on earlier output",
+        )
 
 
 def _mistakes(values: Mapping[str, Plain], types: Types, path: str, required: tuple[str, ...]) -> Iterator[Refusal]:
@@ -76,7 +79,7 @@ def _mistakes(values: Mapping[str, Plain], types: Types, path: str, required: tu
 
 
 def with_defaults(connection: PropertyValue) -> PropertyValue:
-    """The connection as the official plugin stores it: with its defaults, and secret."""
+    """The connection as the official plugin stores it: secret, and with its defaults."""
     if not isinstance(connection.value, Mapping):
         return connection.with_secret(True)
     filled = {**wrap_map(DEFAULTS), **connection.value}

@@ -25,7 +25,7 @@ def step(path: str, key: str) -> str:
 
 
 def changes(old: Plain, new: Plain, path: str = "") -> Iterator[Change]:
-    """The leaves that differ. None is absent; lists are compared by index, and what differs in type as a whole."""
+    """The leaves that differ. None means absent. Lists are compared by index; different types differ as a whole."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
             yield from changes(old.get(key), new.get(key), step(path, key))
@@ -43,17 +43,17 @@ def changes(old: Plain, new: Plain, path: str = "") -> Iterator[Change]:
 
 
 def top(path: str) -> str:
-    """The property a path starts with."""
+    """The property that a path starts with."""
     return re.split(r"[.\[]", path, maxsplit=1)[0]
 
 
 def diff_response(
-    found: Iterable[Change], replacing: Collection[str] = (), delete_before_replace: bool = False
+    differences: Iterable[Change], replacing: Collection[str] = (), delete_before_replace: bool = False
 ) -> DiffResponse:
-    """The answer to Diff. A change replaces when its property, or its very path, is in `replacing`."""
+    """The answer to Diff. A change replaces if its property, or its exact path, is in `replacing`."""
     detailed: dict[str, PropertyDiff] = {}
     replaces: list[str] = []
-    for change in found:
+    for change in differences:
         name = top(change.path)
         replace = name in replacing or change.path in replacing
         detailed[change.path] = PropertyDiff(PropertyDiffKind[change.kind + "_REPLACE" * replace], input_diff=False)

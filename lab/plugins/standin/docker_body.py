@@ -1,4 +1,4 @@
-"""From a container's inputs to the body of the Engine API's create request, and the files put in before it starts."""
+"""From a container's inputs to the body of the Engine API's create request, and the files for it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def device(values: Inputs) -> Body:
 
 
 def create_body(inputs: Inputs) -> Body:
-    """The request's document, without what is empty. Raises ValueError for an empty element of command."""
+    """The request's document, without empty parts. Raises ValueError for an empty element of command."""
     if "" in (inputs.get("command") or []):
         raise ValueError("values for command may not be empty")
     body = {
@@ -70,7 +70,7 @@ def create_body(inputs: Inputs) -> Body:
 
 
 def upload_archive(values: Inputs) -> bytes:
-    """One file as a tar to unpack at /: owned by root, 0644."""
+    """One file as a tar to unpack at /, owned by root, mode 0644."""
     content = values["content"].encode()
     entry = tarfile.TarInfo(values["file"])
     entry.size, entry.mtime, entry.mode = len(content), time.time(), 0o644

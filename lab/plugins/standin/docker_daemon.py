@@ -1,7 +1,7 @@
-"""The Docker daemon of one provider: the way to it, and the few requests that the resources need.
+"""The Docker daemon of one provider: the connection to it, and the few requests that the resources need.
 
-An ssh:// host is reached by one ssh process that carries the daemon's socket to a private local one, for as long as
-this process lives. Nothing connects before the first request: a preview needs no host.
+For an ssh:// host, one ssh process forwards the daemon's socket to a private local one, for as long as this process
+lives. It starts with the first request, so a preview needs no host.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     import docker
 
 CONNECT_TIMEOUT = 30
-"""Seconds for TCP and login, unless the ssh options set their own: the docker client's number."""
+"""Seconds for TCP and login, unless the ssh options set their own. The docker client uses the same number."""
 
 LOGIN_LIMIT = 60.0
-"""Seconds until the far end of the tunnel must have answered."""
+"""Seconds in which the far end of the tunnel must answer."""
 
 REQUEST_LIMIT = 1200
-"""Seconds without a byte from the daemon: the official plugin's limit of an operation."""
+"""Seconds without a byte from the daemon. The official plugin limits an operation to as much."""
 
 
 class DaemonError(Exception):
-    """The daemon refused; the text is as the docker client would print it."""
+    """The daemon refused. The text is what the docker client would print."""
 
 
 class Gone(DaemonError):
-    """The daemon knows no such object."""
+    """The daemon has no such object."""
 
 
 class Unreachable(DaemonError):
-    """There is no way to the daemon."""
+    """The daemon cannot be reached."""
 
 
 @contextlib.contextmanager
@@ -60,7 +60,7 @@ def daemon_errors() -> Iterator[None]:
 
 @dataclass
 class Tunnel:
-    """An ssh process that forwards a local socket to the daemon's, and leaves when this process does."""
+    """An ssh process that forwards a local socket to the daemon's, and ends with this process."""
 
     host: str
     options: Sequence[str]
@@ -79,26 +79,26 @@ class Tunnel:
         argv += self.options
         if not any("ConnectTimeout" in option for option in self.options):
             argv += ["-o", f"ConnectTimeout={CONNECT_TIMEOUT}"]
-        # netloc, not hostname: the latter is in lower case, and an alias is not
+        # netloc, not hostname: hostname is in lower case, and an alias need not be
         host = url.netloc.rpartition("@")[2].partition(":")[0] if ":" not in url.hostname else url.hostname
         return [*argv, "--", host, "echo up; exec cat"]
 
     def open(self) -> str:
-        """The local socket's URL. Raises DaemonError when ssh does not get there.
+        """Open the tunnel and return the local socket's URL. Raises DaemonError if ssh fails.
 
-        Nothing closes the tunnel: ssh ends when its standard input does, that is with this process.
+        Nothing closes the tunnel: ssh ends when its standard input does, which is with this process.
         """
-        self.argv("")  # a bad URL, before anything is made
+        self.argv("")  # raises for a bad URL before anything is made
         folder = tempfile.mkdtemp(prefix="pulumi-docker-")
         argv = self.argv(os.path.join(folder, "s"))
-        # a shell of its own session removes the folder when ssh ends, also after this process was killed
+        # a shell in its own session removes the folder when ssh ends, even after this process was killed
         remove = 'folder=$1; shift; "$@"; status=$?; rm -rf "$folder"; exit $status'
-        with tempfile.TemporaryFile() as said:
+        with tempfile.TemporaryFile() as stderr:
             process = subprocess.Popen(
                 ["sh", "-c", remove, "sh", folder, *argv],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=said,
+                stderr=stderr,
                 start_new_session=True,
             )
             self._process = process
@@ -108,12 +108,12 @@ class Tunnel:
                 return f"unix://{folder}/s"
             status = _end(process)
             shutil.rmtree(folder, ignore_errors=True)
-            said.seek(0)
-            words = said.read().decode(errors="replace").strip()
+            stderr.seek(0)
+            reason = stderr.read().decode(errors="replace").strip()
         raise DaemonError(
             f"error during connect: command [{' '.join(argv)}] has exited with exit status {status}, make sure the URL "
             "is valid, and Docker 18.09 or later is installed on the remote host: "
-            f"stderr={words or f'no answer in {LOGIN_LIMIT:g} s'}"
+            f"stderr={reason or f'no answer in {LOGIN_LIMIT:g} s'}"
         )
 
     @property
@@ -122,7 +122,7 @@ class Tunnel:
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:
-    """The exit status of an ssh that did not get through; one that hangs is ended."""
+    """The exit status of an ssh that failed to connect. Ends one that hangs."""
     try:
         return process.wait(1)
     except subprocess.TimeoutExpired:
@@ -133,7 +133,7 @@ def _end(process: subprocess.Popen[bytes]) -> int:
 
 @dataclass
 class Daemon:
-    """Every request raises DaemonError: Gone for what is not there, Unreachable when there is no way to the daemon."""
+    """Every request may raise DaemonError: Gone for a missing object, Unreachable if the daemon cannot be reached."""
 
     host: str
     ssh_options: Sequence[str] = ()
@@ -142,7 +142,7 @@ class Daemon:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def client(self) -> docker.APIClient:
-        """The connected client; connects the first time, and again when the tunnel has ended."""
+        """The connected client. Connects on first use, and again if the tunnel has ended."""
         with self._lock:
             if self._client is None or (self._tunnel and not self._tunnel.alive):
                 self._client = self._connect()
@@ -167,33 +167,33 @@ class Daemon:
             ) from error
 
     def ask(self, request: Callable[[Any], Any]) -> Any:
-        """What the daemon answers. Any is the SDK's client, whose types know only half of it."""
+        """The daemon's answer to a request. Any: the types of the SDK's client are incomplete."""
         client = self.client()
         with daemon_errors():
             return request(client)
 
     def image(self, name: str) -> dict[str, Any] | None:
         try:
-            found: dict[str, Any] = self.ask(lambda client: client.inspect_image(name))
+            inspected: dict[str, Any] = self.ask(lambda client: client.inspect_image(name))
         except Gone:
             return None
-        return found
+        return inspected
 
     def find_image(self, name: str) -> dict[str, Any]:
-        """The image, pulled if it is not there. As with the official plugin, a pull that broke off shows no cause."""
-        if found := self.image(name):
-            return found
+        """The image, pulled if it is missing. As in the official plugin, a pull that breaks off shows no cause."""
+        if image := self.image(name):
+            return image
         try:
             self.ask(lambda client: client.pull(name))
         except DaemonError as error:
             raise DaemonError(f"unable to pull image {name}: error pulling image {name}: {error}") from error
-        if found := self.image(name):
-            return found
+        if image := self.image(name):
+            return image
         raise DaemonError(f"unable to find or pull image {name}")
 
     def container(self, container_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.ask(lambda client: client.inspect_container(container_id))
-        return found
+        inspected: dict[str, Any] = self.ask(lambda client: client.inspect_container(container_id))
+        return inspected
 
     def create_container(self, body: dict[str, Any], name: str) -> str:
         created = self.ask(lambda client: client.create_container_from_config(body, name))
@@ -212,5 +212,5 @@ class Daemon:
         self.ask(lambda client: client.stop(container_id, timeout=grace))
 
     def remove_container(self, container_id: str) -> None:
-        """With the volumes that were made for it alone."""
+        """Remove it, with its anonymous volumes."""
         self.ask(lambda client: client.remove_container(container_id, v=True, force=True))

@@ -1,4 +1,4 @@
-"""What differs between a docker resource's state and its new inputs, in the paths that the official plugin names."""
+"""The differences between a docker resource's state and its new inputs, with the official plugin's paths."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from standin.values import UNKNOWN, Plain
 _TEXT = Property("string")
 
 
-def normal(value: Plain, wanted: Property) -> Plain:
-    """The value's one spelling: what is empty, zero or false is absent (None), and so are empty parts."""
+def normal(value: Plain, definition: Property) -> Plain:
+    """The value in one spelling: None for what is empty, zero or false, also inside it."""
     if isinstance(value, dict):
-        parts = {name: normal(part, wanted.fields.get(name, _TEXT)) for name, part in value.items()}
+        parts = {name: normal(part, definition.fields.get(name, _TEXT)) for name, part in value.items()}
         return {name: part for name, part in parts.items() if part is not None} or None
-    if isinstance(value, list) and wanted.kind == "set":
-        return [normal(item, Property("object", wanted.fields)) for item in value] or None
+    if isinstance(value, list) and definition.kind == "set":
+        return [normal(item, Property("object", definition.fields)) for item in value] or None
     return value or None  # an empty string in a command is an element
 
 
 def identity(element: Plain) -> str:
-    """Two elements of a set are the same when their identities are."""
+    """A text that is equal for equal elements of a set."""
     return json.dumps(element, sort_keys=True)
 
 
-def same(old: Plain, new: Plain, wanted: Property) -> bool:
-    return not list(_differences(normal(old, wanted), normal(new, wanted), wanted, ""))
+def same(old: Plain, new: Plain, definition: Property) -> bool:
+    return not list(_differences(normal(old, definition), normal(new, definition), definition, ""))
 
 
-def _differences(old: Plain, new: Plain, wanted: Property, path: str) -> Iterator[Change]:
+def _differences(old: Plain, new: Plain, definition: Property, path: str) -> Iterator[Change]:
     if isinstance(old, list) and isinstance(new, list):
-        yield from (_set_differences if wanted.kind == "set" else _list_differences)(old, new, wanted, path)
+        yield from (_set_differences if definition.kind == "set" else _list_differences)(old, new, definition, path)
     elif isinstance(old, dict) and isinstance(new, dict):
         for name in sorted(old.keys() | new.keys()):
-            part = wanted.fields.get(name, _TEXT)
+            part = definition.fields.get(name, _TEXT)
             yield from _differences(old.get(name), new.get(name), part, step(path, name))
     else:
         yield from changes(old, new, path)
 
 
 def _list_differences(old: list[Plain], new: list[Plain], _: Property, path: str) -> Iterator[Change]:
-    """By the fewest insertions and removals, so that one inserted flag is one line and not the rest of the command."""
+    """The fewest insertions and removals, so that an inserted flag is one line and not the rest of the command."""
     removed: set[int] = set()
     added: set[int] = set()
     for tag, left, left_end, right, right_end in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
@@ -60,7 +60,7 @@ def _at(index: int, removed: set[int], added: set[int], path: str) -> Change:
     return Change(f"{path}[{index}]", kind)
 
 
-def _set_differences(old: list[Plain], new: list[Plain], wanted: Property, path: str) -> Iterator[Change]:
+def _set_differences(old: list[Plain], new: list[Plain], definition: Property, path: str) -> Iterator[Change]:
     before = {identity(element): index for index, element in enumerate(old)}
     after = {identity(element): index for index, element in enumerate(new)}
     removed = {index for key, index in before.items() if key not in after}
@@ -68,7 +68,7 @@ def _set_differences(old: list[Plain], new: list[Plain], wanted: Property, path:
     for index in sorted(removed | added):
         change = _at(index, removed, added, path)
         if change.kind == "UPDATE":
-            yield from _differences(old[index], new[index], Property("object", wanted.fields), change.path)
+            yield from _differences(old[index], new[index], Property("object", definition.fields), change.path)
         else:
             yield change
 
@@ -76,19 +76,19 @@ def _set_differences(old: list[Plain], new: list[Plain], wanted: Property, path:
 def resource_changes(
     schema: Mapping[str, Property], state: Mapping[str, Plain], inputs: Mapping[str, Plain]
 ) -> Iterator[Change]:
-    """What an update has to change. Properties that the program leaves to the daemon are left out."""
+    """What an update has to change, without properties that the program leaves to the daemon."""
     for name in sorted(schema):
-        wanted, given = schema[name], inputs.get(name)
-        old, new = normal(state.get(name), wanted), normal(given, wanted)
-        if wanted.computed and given in (None, "", UNKNOWN):
-            # a value that is not known yet is no change either: what only carries another resource's id (a label, an
-            # environment variable) does not drag its container into that one's replacement
+        definition, given = schema[name], inputs.get(name)
+        old, new = normal(state.get(name), definition), normal(given, definition)
+        if definition.computed and given in (None, "", UNKNOWN):
+            # a value that is not known yet is not a change either: a label or an environment variable that only carries
+            # another resource's id does not make its container part of that one's replacement
             continue
-        if wanted.kind == "boolean" and old != new:
-            # a state that says false is updated, where one that says nothing is added to
+        if definition.kind == "boolean" and old != new:
+            # a state that says false is updated; one that says nothing is added to
             yield from changes(state.get(name), given, name)
         else:
-            yield from _differences(old, new, wanted, name)
+            yield from _differences(old, new, definition, name)
 
 
 def replacing(
@@ -96,10 +96,10 @@ def replacing(
 ) -> frozenset[str]:
     """The properties whose change makes a new resource.
 
-    One trap of the official plugin is kept: as long as the number of mounts stays, a mount without volume options is
-    changed "in place", which the container never notices.
+    One trap of the official plugin is kept: while the number of mounts stays, a mount without volume options changes
+    "in place", which has no effect on the container.
     """
-    names = {name for name, wanted in schema.items() if wanted.replaces}
+    names = {name for name, definition in schema.items() if definition.replaces}
     if "mounts" in names and inputs.get("mounts") != UNKNOWN:
         mount = Property("object", schema["mounts"].fields)
         old, new = (

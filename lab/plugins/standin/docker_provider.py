@@ -27,7 +27,7 @@ Values = Mapping[str, Plain]
 
 @dataclass(frozen=True)
 class Existing:
-    """What is in the state already, or must stay there, when something fails after the daemon has made it."""
+    """A resource that the daemon has made, and that must be in the state although something failed after that."""
 
     urn: str
     resource_id: str
@@ -37,7 +37,7 @@ class Existing:
 
 @contextmanager
 def failing(what: str = "", doing: str = "", existing: Existing | None = None) -> Iterator[None]:
-    """The daemon's refusal in the official plugin's words. What exists stays in the state, with an init error."""
+    """Turn the daemon's errors into the official plugin's. What exists stays in the state, with an init error."""
     try:
         yield
     except (DaemonError, ValueError) as error:
@@ -62,7 +62,7 @@ class DockerProvider(sdk.Provider):
     async def configure(self, request: sdk.ConfigureRequest) -> sdk.ConfigureResponse:
         values = plain_map(request.args)
         self.daemon = Daemon(values.get("host") or "", json.loads(values.get("sshOpts") or "[]"))
-        # as the official one, without accept_secrets: the engine opens secrets and marks the same outputs secret again
+        # like the official one, without accept_secrets: the engine opens secrets, then marks the same outputs secret
         return sdk.ConfigureResponse(supports_preview=True)
 
     async def check(self, request: sdk.CheckRequest) -> sdk.CheckResponse:
@@ -78,7 +78,7 @@ class DockerProvider(sdk.Provider):
         state, inputs = plain_map(request.old_state), plain_map(request.new_inputs)
         kind = type_of(request.urn)
         if kind == PROVIDER:
-            # a changed host is an update of the provider: what it holds is then looked for on the new host
+            # a changed host is an update of the provider: its resources are then expected on the new host
             old, new = ({name: values.get(name) for name in ("host", "sshOpts")} for values in (state, inputs))
             return diff_response(changes(old, new))
         schema = INPUTS[kind]
@@ -117,7 +117,7 @@ class DockerProvider(sdk.Provider):
         return container_id
 
     def observe(self, kind: str, resource_id: str, state: Values) -> dict[str, Plain]:
-        """The state with what the daemon says now. Raises Gone."""
+        """The state with the daemon's current values. Raises Gone."""
         if kind == CONTAINER:
             return merged(state, read_back(self.daemon.container(resource_id), state))
         image = self.daemon.image(state["name"])
@@ -133,12 +133,12 @@ class DockerProvider(sdk.Provider):
             try:
                 state = self.observe(kind, resource_id, old)
             except Gone:
-                return sdk.ReadResponse()  # without an id the engine drops it from the state
+                return sdk.ReadResponse()  # without an id, the engine drops it from the state
         if kind == IMAGE:
             resource_id = state["imageId"] + state["name"]
         for name, value in plain_map(request.inputs).items():
-            wanted = INPUTS[kind].get(name)
-            if wanted and not same(value, state.get(name), wanted):
+            definition = INPUTS[kind].get(name)
+            if definition and not same(value, state.get(name), definition):
                 inputs[name] = wrap(state.get(name))
         return sdk.ReadResponse(resource_id, wrap_map(state), inputs)
 
@@ -146,9 +146,9 @@ class DockerProvider(sdk.Provider):
     def update(self, request: sdk.UpdateRequest) -> sdk.UpdateResponse:
         old, new, kind = plain_map(request.olds), plain_map(request.news), type_of(request.urn)
         schema = INPUTS[kind]
-        # what the program no longer says is gone, unless it is the daemon's to say
-        stays = {name: value for name, value in old.items() if name not in schema or schema[name].computed}
-        state = {**stays, **new}
+        # what the program no longer sets is dropped, unless the daemon sets it
+        kept = {name: value for name, value in old.items() if name not in schema or schema[name].computed}
+        state = {**kept, **new}
         if request.preview:
             return sdk.UpdateResponse(wrap_map(state))
         doing = f"updating {request.urn}: "

@@ -1,7 +1,7 @@
-"""From what the daemon says of a container to the properties of its state.
+"""From the daemon's description of a container to the properties of its state.
 
-Read back is what the official plugin reads back, so that a value written in another form than Docker's own (60s for
-1m0s) shows as a difference here as it does there. Not read back: envs, labels, uploads, knobs of the plugin.
+This reads back what the official plugin reads back, so that a value in a form other than Docker's own (60s for 1m0s)
+shows as a difference here too. It does not read back envs, labels, uploads and the plugin's own options.
 """
 
 from __future__ import annotations
@@ -17,16 +17,20 @@ Inspected = Mapping[str, Any]
 
 
 def duration(nanoseconds: int) -> str:
-    """As Go's Duration.String, of whole seconds: 1h0m0s, 1m30s, 5s, 0s."""
+    """A duration in whole seconds, as Go's Duration.String prints it: 1h0m0s, 1m30s, 5s, 0s."""
     minutes, seconds = divmod(nanoseconds // 10**9, 60)
     hours, minutes = divmod(minutes, 60)
     return (f"{hours}h" if hours else "") + (f"{minutes}m" if hours or minutes else "") + f"{seconds}s"
 
 
-def _mount(found: Inspected) -> dict[str, Plain]:
-    mount: dict[str, Plain] = {"type": found["Type"], "target": found["Target"], "source": found.get("Source", "")}
-    mount["readOnly"] = bool(found.get("ReadOnly"))
-    if volume := found.get("VolumeOptions"):
+def _mount(inspected: Inspected) -> dict[str, Plain]:
+    mount: dict[str, Plain] = {
+        "type": inspected["Type"],
+        "target": inspected["Target"],
+        "source": inspected.get("Source", ""),
+    }
+    mount["readOnly"] = bool(inspected.get("ReadOnly"))
+    if volume := inspected.get("VolumeOptions"):
         driver = volume.get("DriverConfig") or {}
         mount["volumeOptions"] = {
             "labels": [{"label": label, "value": value} for label, value in (volume.get("Labels") or {}).items()],
@@ -36,11 +40,11 @@ def _mount(found: Inspected) -> dict[str, Plain]:
     return mount
 
 
-def read_back(found: Inspected, state: Mapping[str, Plain]) -> dict[str, Plain]:
-    """The state's properties as the daemon has them. `found` is the answer to an inspect request."""
-    config, host = found["Config"], found["HostConfig"]
+def read_back(inspected: Inspected, state: Mapping[str, Plain]) -> dict[str, Plain]:
+    """The state's properties as the daemon has them. `inspected` is the answer to an inspect request."""
+    config, host = inspected["Config"], inspected["HostConfig"]
     values: dict[str, Plain] = {
-        "name": found["Name"].lstrip("/"),
+        "name": inspected["Name"].lstrip("/"),
         "image": config["Image"],
         "command": config.get("Cmd") or [],
         "entrypoints": config.get("Entrypoint") or [],
@@ -65,19 +69,19 @@ def read_back(found: Inspected, state: Mapping[str, Plain]) -> dict[str, Plain]:
         "gpus": "all" if any(request.get("Count") == -1 for request in host.get("DeviceRequests") or []) else "",
         "logOpts": host["LogConfig"].get("Config") or {},
     }
-    # the daemon may have defaults of its own for these
+    # only if the state has them, since the daemon may have defaults of its own
     values.update({name: value for name, value in configured.items() if state.get(name)})
-    if not found["State"]["Running"]:
+    if not inspected["State"]["Running"]:
         # a stopped container that must run shows as a difference of the next update, which starts it
-        values.update(exitCode=found["State"]["ExitCode"], mustRun=False)
+        values.update(exitCode=inspected["State"]["ExitCode"], mustRun=False)
     return values
 
 
-def merged(state: Mapping[str, Plain], found: Mapping[str, Plain]) -> dict[str, Plain]:
-    """The state with what was found; a value that only has another order or spelling of absence stays as it was."""
+def merged(state: Mapping[str, Plain], current: Mapping[str, Plain]) -> dict[str, Plain]:
+    """The state with its current values. A value that differs only in order or in how it spells absence stays."""
     result = dict(state)
-    for name, value in found.items():
-        wanted = CONTAINER_INPUTS.get(name)
-        if not (wanted and name in state and same(state[name], value, wanted)):
+    for name, value in current.items():
+        definition = CONTAINER_INPUTS.get(name)
+        if not (definition and name in state and same(state[name], value, definition)):
             result[name] = value
     return result

@@ -1,7 +1,7 @@
-"""The docker resources this stand-in provides: their properties, which of them replace, defaults, and what is refused.
+"""The docker resources of this stand-in: their properties, which of them replace, defaults, and what is refused.
 
-The facts are those of pulumi-docker 5.2.0, that is of terraform-provider-docker 4.5.0; the selection is what the
-program in components/ declares.
+They behave as in pulumi-docker 5.2.0, which is built on terraform-provider-docker 4.5.0. Only the properties that the
+program in components/ declares are here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CONTAINER = "docker:index/container:Container"
 IMAGE = "docker:index/remoteImage:RemoteImage"
 
 Rule = Callable[[Plain], str | None]
-"""What is wrong with a value, or None."""
+"""Returns what is wrong with a value, or None."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class Property:
     kind: str
     """string, integer, boolean, list (ordered), set (not ordered), map, object."""
     fields: Mapping[str, Property] = field(default_factory=dict)
-    """Of an object, or of each element of a set of objects."""
+    """The fields of an object, or of each element of a set of objects."""
     replaces: bool = True
-    """A change cannot be made in place."""
+    """Whether a change makes a new resource, because it cannot be made in place."""
     computed: bool = False
-    """The daemon fills it in: leaving it out of the program is no change."""
+    """Whether the daemon fills it in, so that leaving it out of the program is not a change."""
     default: Plain = None
     rule: Rule | None = None
     required: bool = False
@@ -46,10 +46,10 @@ DURATION = re.compile(r"(?=\d)(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 def seconds(text: str) -> int:
     """A Go duration in whole seconds, such as 1m30s. Raises ValueError."""
-    found = DURATION.fullmatch(text)
-    if not found:
+    match = DURATION.fullmatch(text)
+    if not match:
         raise ValueError(f"'{text}' is not a valid duration")
-    return sum(size * int(number or 0) for size, number in zip((3600, 60, 1), found.groups(), strict=True))
+    return sum(size * int(number or 0) for size, number in zip((3600, 60, 1), match.groups(), strict=True))
 
 
 def is_duration(value: str) -> str | None:
@@ -117,12 +117,12 @@ _TYPES = {"string": str, "integer": int, "boolean": bool, "list": list, "set": l
 
 
 def problems(schema: Mapping[str, Property], values: Mapping[str, Plain], path: str = "") -> Iterator[str]:
-    """Complaints on everything that cannot be taken. An unknown property is refused, never ignored.
+    """Yield a message for everything that is refused. An unknown property is refused, never ignored.
 
-    They name the property as the official plugin does, never its other values, which may be secret.
+    Messages name the property as the official plugin does, but not its other values, which may be secret.
     """
-    for name, wanted in schema.items():
-        if wanted.required and values.get(name) is None:
+    for name, definition in schema.items():
+        if definition.required and values.get(name) is None:
             yield f"Missing required argument. The argument {path}{name} is required, but no definition was found"
     for name, value in values.items():
         where = f"{path}{name}"
@@ -132,23 +132,23 @@ def problems(schema: Mapping[str, Property], values: Mapping[str, Plain], path: 
             yield from _problems(schema[name], value, where)
 
 
-def _problems(wanted: Property, value: Plain, where: str) -> Iterator[str]:
+def _problems(definition: Property, value: Plain, where: str) -> Iterator[str]:
     examine = f". Examine values at '{where}'."
-    fits = isinstance(value, _TYPES[wanted.kind]) and not (wanted.kind == "integer" and isinstance(value, bool))
+    fits = isinstance(value, _TYPES[definition.kind]) and not (definition.kind == "integer" and isinstance(value, bool))
     if not fits:
-        yield f"not a value of type {wanted.kind}{examine}"
-    elif wanted.rule and (complaint := wanted.rule(value)):
+        yield f"not a value of type {definition.kind}{examine}"
+    elif definition.rule and (complaint := definition.rule(value)):
         yield complaint + examine
-    elif wanted.kind == "object":
-        yield from problems(wanted.fields, value, f"{where}.")
-    elif wanted.fields:
+    elif definition.kind == "object":
+        yield from problems(definition.fields, value, f"{where}.")
+    elif definition.fields:
         for index, element in enumerate(value):
             if isinstance(element, dict):
-                yield from problems(wanted.fields, element, f"{where}[{index}].")
+                yield from problems(definition.fields, element, f"{where}[{index}].")
 
 
 def with_defaults(schema: Mapping[str, Property], values: Mapping[str, Plain]) -> dict[str, Plain]:
-    """The values with every default that the official plugin puts into a resource's inputs."""
+    """The values with every default that the official plugin adds to a resource's inputs."""
     filled = {name: item.default for name, item in schema.items() if item.default is not None}
     filled.update(values)
     for name, value in filled.items():

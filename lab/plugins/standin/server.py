@@ -1,12 +1,12 @@
-"""The gRPC server of a stand-in plugin: readable errors, kept half-made resources, log lines, threads, the end.
+"""The gRPC server of a stand-in plugin: readable errors, half-made resources, log lines, threads, a quick end.
 
-Built on pulumi.provider.experimental (SDK 3.272), whose server is thin. Made good here:
+Built on pulumi.provider.experimental (SDK 3.272), whose server lacks some things. They are added here:
  - an exception reaches the user as a Python traceback: a Failure arrives as its message alone;
  - a create or update that half worked cannot be reported: a Failure with `kept` leaves the resource in the state;
  - methods share one event loop: `in_thread` moves a plain method off it;
- - Diff hands over the old state only: a provider that sets `diff_inputs` gets the old inputs in its place;
+ - Diff passes only the old state: a provider that sets `diff_inputs` gets the old inputs instead;
  - DiffConfig cannot answer (it reads attributes that its own response class lacks): it goes through Diff;
- - a plugin ends slowly when the engine closes it, and lives on when the engine was killed: `serve` sees to both.
+ - a plugin ends slowly when the engine closes it, and lives on when the engine is killed: `serve` ends it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pulumi.runtime.proto import engine_pb2, engine_pb2_grpc, provider_pb2, stat
 from standin.values import PropertyMap
 
 WORKERS = 64
-"""Operations at one time. The engine's own limit (--parallel) is the real one; waiting here would only hide it."""
+"""Operations at one time: more than the engine's own limit (--parallel), so that none waits here."""
 
 _pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="operation")
 
@@ -51,7 +51,7 @@ class Kept:
 
 
 class Failure(Exception):
-    """An operation failed; the message is all that the user reads."""
+    """An operation failed. The message is all that the user sees."""
 
     def __init__(self, message: str, kept: Kept | None = None) -> None:
         super().__init__(message)
@@ -61,7 +61,7 @@ class Failure(Exception):
 def in_thread(
     method: Callable[[Self, Request], Answer],
 ) -> Callable[[Self, Request], Coroutine[Any, Any, Answer]]:
-    """Make a provider's plain method a coroutine that runs it in a thread."""
+    """Turn a provider's plain method into a coroutine that runs it in a thread."""
 
     @functools.wraps(method)
     async def call(self: Self, request: Request) -> Answer:
@@ -71,7 +71,7 @@ def in_thread(
 
 
 class Engine:
-    """The engine's side of the log. Lines of one resource keep their order when one thread sends them."""
+    """Sends log lines to the engine. Lines of one resource keep their order if one thread sends them."""
 
     def __init__(self) -> None:
         self.address = ""
@@ -79,7 +79,7 @@ class Engine:
         self._lock = threading.Lock()
 
     def log(self, urn: str, message: str) -> None:
-        """Show a line at the resource, as a status: the display shows the newest and keeps none."""
+        """Show a line at the resource, as a status: the display shows only the newest one and keeps none."""
         with self._lock:
             if self._stub is None:
                 self._stub = engine_pb2_grpc.EngineStub(grpc.insecure_channel(self.address))
@@ -123,14 +123,14 @@ def _readable(name: str) -> Any:
 
 
 class Servicer(sdk.ProviderServicer):
-    """The SDK's servicer with the repairs that the module's docstring lists."""
+    """The SDK's servicer with the additions that the module's docstring lists."""
 
     def __init__(self, args: list[str], version: str, provider: Provider, engine_address: str) -> None:
         super().__init__(args, version, provider, engine_address)
         engine.address = engine_address
 
     async def Handshake(self, request: Any, context: Any) -> Any:
-        # the base class raises, and a traceback is printed at each start; the engine goes on with Configure
+        # the base class raises, which would print a traceback at each start; the engine continues with Configure
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no handshake")
 
     async def Diff(self, request: Any, context: Any) -> Any:
@@ -148,7 +148,7 @@ for _name in ("CheckConfig", "Configure", "Check", "Create", "Read", "Update", "
 
 
 def serve(version: str, provider: Provider, at_end: Callable[[], None]) -> None:
-    """Serve until the engine ends us or is gone; then call at_end, which must end what we started."""
+    """Serve until the engine closes this plugin or is gone, then call at_end, which must end what we started."""
     parent = os.getppid()
 
     def leave(*_: object) -> None:
@@ -160,7 +160,7 @@ def serve(version: str, provider: Provider, at_end: Callable[[], None]) -> None:
             time.sleep(1)
         leave()
 
-    # how the engine closes a plugin; the interpreter's own way out takes longer than the whole of a small update
+    # the engine closes a plugin with SIGINT; the interpreter's own exit takes longer than a whole small update
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, leave)
     threading.Thread(target=leave_with_the_engine, daemon=True).start()

@@ -1,7 +1,7 @@
-"""A remote.Command's connection as the ssh program runs it.
+"""A remote.Command's connection, made by the ssh program.
 
-Reads no ssh config and no default key, as the official plugin, which has an SSH client of its own. Host key, private
-key and ssh's own messages are in memory files of this process: nothing secret is on an argv or a disk, and nothing is
+It reads no ssh config and no default key, like the official plugin, which has an SSH client of its own. Host key,
+private key and ssh's messages are in memory files of this process: no secret is on an argv or a disk, and nothing is
 left behind when the plugin is killed. Linux only.
 """
 
@@ -17,7 +17,7 @@ from standin.values import Plain
 
 
 class MemoryFile:
-    """A file that lives as long as this object; other processes of this user open it by its path."""
+    """A file that lives as long as this object. Other processes of this user can open it by its path."""
 
     def __init__(self, name: str, content: str = "") -> None:
         self._fd = os.memfd_create(name)
@@ -42,7 +42,7 @@ def host_key_algorithms(host_key: str) -> str:
 
 
 def options(connection: Mapping[str, Plain], key_file: str, known_hosts_file: str, log_file: str) -> list[str]:
-    """The ssh program and everything up to the host. File names are used only for what the connection has."""
+    """The ssh command up to the host. A file is used only if the connection has its content."""
     argv = ["ssh", "-F", "none", "-T", "-x", "-a", "-E", log_file]
     argv += ["-p", str(connection["port"]), "-l", connection["user"]]
     settings = {
@@ -74,7 +74,7 @@ def options(connection: Mapping[str, Plain], key_file: str, known_hosts_file: st
 
 
 class Dialer:
-    """Makes the argv of one attempt, and tells from what ssh left behind whether it had connected."""
+    """Makes the argv of an attempt, and tells afterwards whether ssh had connected."""
 
     def __init__(self, connection: Mapping[str, Plain], stack: contextlib.ExitStack) -> None:
         self._connection = connection
@@ -87,7 +87,7 @@ class Dialer:
         if proxy:
             hop = [*self._options(proxy, self._proxy_log), "-W", "[%h]:%p", proxy["host"]]
             self._argv += ["-o", f"ProxyCommand={shlex.join(hop)}"]
-        # written by ssh once it is connected and authenticated: what fails later is the command, not the dial
+        # ssh writes this file once it is connected and authenticated: a later failure is the command's, not the dial's
         self._argv += ["-o", "PermitLocalCommand=yes", "-o", f"LocalCommand=echo > {self._connected.path}"]
 
     def _file(self, name: str, content: str = "") -> MemoryFile:
@@ -97,11 +97,11 @@ class Dialer:
 
     def _options(self, connection: Mapping[str, Plain], log: MemoryFile) -> list[str]:
         key = self._file("key", connection.get("privateKey", "").rstrip("\n") + "\n")
-        known = self._file("known_hosts", f"pinned {connection.get('hostKey', '')}\n")
-        return options(connection, key.path, known.path, log.path)
+        known_hosts = self._file("known_hosts", f"pinned {connection.get('hostKey', '')}\n")
+        return options(connection, key.path, known_hosts.path, log.path)
 
     def argv(self, line: str) -> list[str]:
-        """The next attempt, with a clean slate."""
+        """The argv of the next attempt. Clears what the last one left behind."""
         self._log.clear()
         self._proxy_log.clear()
         self._connected.clear()
@@ -116,10 +116,10 @@ class Dialer:
         return self._log.read()
 
     def error(self, attempts: int) -> str:
-        """Why the attempts did not connect, in ssh's words."""
-        said = self._proxy_log.read()
-        reason = " ".join((said or self.ssh_says).split()) or "ssh ended without a word"
-        return f"{'proxy: ' if said else ''}after {attempts} failed attempts: {reason}"
+        """Why the attempts did not connect, in ssh's own words."""
+        proxy_log = self._proxy_log.read()
+        reason = " ".join((proxy_log or self.ssh_says).split()) or "ssh printed nothing"
+        return f"{'proxy: ' if proxy_log else ''}after {attempts} failed attempts: {reason}"
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""Plain Python values on one side, Pulumi's PropertyValue on the other.
+"""Conversion between plain Python values and Pulumi's PropertyValue.
 
-Owns the conversion, the mark of an unknown, and the question which inputs are secret. Assets and archives are refused:
-no resource here takes one.
+Also defines how an unknown value looks, and finds secrets. Assets and archives are refused, since no resource here
+takes one.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ Plain = Any
 PropertyMap = dict[str, PropertyValue]
 
 UNKNOWN: str = rpc.UNKNOWN
-"""How an unknown arrives and is sent: PropertyValue passes the engine's mark through as a string."""
+"""An unknown value: PropertyValue passes the engine's sentinel through as a string."""
 
 
 @dataclass(frozen=True)
 class Secret:
-    """A secret value that must be compared as one piece, never element by element."""
+    """A secret value, to be compared as one piece, never element by element."""
 
     value: Plain
 
 
 def plain(value: PropertyValue, keep_secrets: bool = False) -> Plain:
-    """The value without its wrapping. Whole numbers become int; secrets are opened unless keep_secrets."""
+    """The plain value. Whole numbers become int; secrets are opened unless keep_secrets."""
     if keep_secrets and value.is_secret:
         return Secret(plain(value))
     inner = value.value
@@ -65,7 +65,7 @@ def wrap_map(values: Mapping[str, Plain], secrets: Iterable[str] = ()) -> Proper
 
 
 def secret_strings(value: PropertyValue, inside: bool = False) -> Iterator[str]:
-    """Every string that is a secret or lies in one."""
+    """Every string that is secret or part of a secret."""
     inside = inside or value.is_secret
     if isinstance(value.value, str):
         if inside:
@@ -79,5 +79,5 @@ def secret_strings(value: PropertyValue, inside: bool = False) -> Iterator[str]:
 
 
 def type_of(urn: str) -> str:
-    """The resource's own type in a URN; in front of it, joined by `$`, stand those of its parents."""
+    """The resource's own type from a URN, where its parents' types come first, joined by `$`."""
     return urn.split("::")[2].rpartition("$")[2]
