@@ -37,18 +37,18 @@ def shipped_ports(node: Node, root: Path = NODE_ROOT) -> list[Port]:
     return parse_ports((root / "etc" / "lab" / f"{node.name}.fabric").read_text())
 
 
-def parse_addresses(words: Sequence[str]) -> list[IPv4Interface]:
+def parse_addresses(texts: Sequence[str]) -> list[IPv4Interface]:
     """IPv4 addresses in the given order, /24 unless given a length. LabError names every wrong or repeated one."""
     addresses: list[IPv4Interface] = []
     complaints: list[str] = []
-    for word in words:
+    for text in texts:
         try:
-            address = IPv4Interface(word if "/" in word else f"{word}/{PREFIX}")
+            address = IPv4Interface(text if "/" in text else f"{text}/{PREFIX}")
         except ValueError as problem:
-            complaints.append(f"  {word}: {problem}")
+            complaints.append(f"  {text}: {problem}")
             continue
         if any(address.ip == earlier.ip for earlier in addresses):
-            complaints.append(f"  {word}: given twice, but an address has only one row in the GID table")
+            complaints.append(f"  {text}: given twice, but an address has only one row in the GID table")
         addresses.append(address)
     if complaints:
         raise LabError("these addresses are refused:\n" + "\n".join(complaints))

@@ -37,13 +37,13 @@ def ipv4_rows(table: Path) -> "list[tuple[int, str]]":
     """The row number and address of each RoCE v2 row with an IPv4 address in a GID table."""
     rows = []
     for entry in sorted(table.iterdir(), key=lambda path: int(path.name)):
-        words = entry.read_text().strip().split(":")
-        if words[:6] == ["0000"] * 5 + ["ffff"]:
+        groups = entry.read_text().strip().split(":")
+        if groups[:6] == ["0000"] * 5 + ["ffff"]:
             kind = table.parent / "gid_attrs" / "types" / entry.name
             if kind.read_text().strip() != "RoCE v2":
                 continue
-            rows.append((int(entry.name), ".".join(str(octet) for octet in bytes.fromhex(words[6] + words[7]))))
-        elif words == ["0000"] * 8 and int(entry.name) > 16:
+            rows.append((int(entry.name), ".".join(str(octet) for octet in bytes.fromhex(groups[6] + groups[7]))))
+        elif groups == ["0000"] * 8 and int(entry.name) > 16:
             break
     return rows
 

@@ -35,34 +35,34 @@ class Docker:
 
     socket: Path
 
-    def call(self, *words: str, stdin: str | None = None, limit_s: float = 120) -> subprocess.CompletedProcess[str]:
+    def call(self, *arguments: str, stdin: str | None = None, limit_s: float = 120) -> subprocess.CompletedProcess[str]:
         """Run one command, whatever its exit code. Raises LabError if it does not end within `limit_s` seconds."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("DOCKER_")}
         # not the user's own configuration: every node would get its proxies
         environment["DOCKER_CONFIG"] = str(shared() / "docker-config")
-        command = ["docker", "--host", f"unix://{self.socket}", *words]
+        command = ["docker", "--host", f"unix://{self.socket}", *arguments]
         try:
             return subprocess.run(
                 command, env=environment, input=stdin, capture_output=True, text=True, timeout=limit_s, check=False
             )
         except subprocess.TimeoutExpired:
-            raise LabError(f"docker {' '.join(words[:3])}: not within {limit_s:.0f} s") from None
+            raise LabError(f"docker {' '.join(arguments[:3])}: not within {limit_s:.0f} s") from None
         except FileNotFoundError:
             raise LabError("the docker program is not installed\n  way out: make setup") from None
 
-    def run(self, *words: str, stdin: str | None = None, limit_s: float = 120) -> str:
+    def run(self, *arguments: str, stdin: str | None = None, limit_s: float = 120) -> str:
         """Run one command and return its stdout. Raises LabError with Docker's message if it fails."""
-        done = self.call(*words, stdin=stdin, limit_s=limit_s)
+        done = self.call(*arguments, stdin=stdin, limit_s=limit_s)
         if done.returncode != 0:
-            raise LabError(f"docker {' '.join(words[:3])} failed: {done.stderr.strip()}")
+            raise LabError(f"docker {' '.join(arguments[:3])} failed: {done.stderr.strip()}")
         return done.stdout.strip()
 
     def ours(self, kind: str, identity: str | None = None) -> list[str]:
         """The names of what the lab made, for one place or for all. `kind`: container, network, volume or image."""
-        words = [kind, "ls", "--filter", f"label={LABEL}" + (f"={identity}" if identity else "")]
-        words += ["--all"] if kind == "container" else []
+        arguments = [kind, "ls", "--filter", f"label={LABEL}" + (f"={identity}" if identity else "")]
+        arguments += ["--all"] if kind == "container" else []
         name = {"container": "{{.Names}}", "image": "{{.ID}}"}.get(kind, "{{.Name}}")
-        return self.run(*words, "--format", name).split()
+        return self.run(*arguments, "--format", name).split()
 
     def answers(self) -> bool:
         try:

@@ -82,9 +82,9 @@ class ContainerPair:
         cable.remove_leftover_bridge(bridge)
         cable.refuse_taken(self.place.subnet)
         # internal: the nodes reach each other and this host, and nothing beyond
-        words = ["--internal", "--subnet", self.place.subnet, "--gateway", self.place.control, *self._labels()]
-        words += ["--opt", f"com.docker.network.bridge.name={bridge}"]
-        done = daemon.call("network", "create", *words, self.name("net"))
+        options = ["--internal", "--subnet", self.place.subnet, "--gateway", self.place.control, *self._labels()]
+        options += ["--opt", f"com.docker.network.bridge.name={bridge}"]
+        done = daemon.call("network", "create", *options, self.name("net"))
         if done.returncode != 0:
             raise LabError(
                 f"cannot make the lab's management network {self.place.subnet} ({bridge}): {done.stderr.strip()}\n"
@@ -229,8 +229,8 @@ class ContainerPair:
         daemon = docker.demand()
         if (holder := self.process(CABLE)) is None:
             daemon.call("rm", "--force", self.name(CABLE))
-            words = ["--network", "none", "--init", *self._labels(), image.ensure(daemon), "sleep", "infinity"]
-            daemon.run("run", "--detach", "--name", self.name(CABLE), *words)
+            options = ["--network", "none", "--init", *self._labels(), image.ensure(daemon), "sleep", "infinity"]
+            daemon.run("run", "--detach", "--name", self.name(CABLE), *options)
             holder = self.process(CABLE)
             assert holder is not None
         cable.lay(holder)
