@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Long steps that say how they are doing. Sourced by scripts/setup and lab/engine/build; it runs nothing itself.
+# Functions for long steps that show their progress. Sourced by scripts/setup and lab/engine/build; runs nothing itself.
 #
-#   say NAME WORDS...                   one line: who speaks, then the words
+#   say NAME TEXT...                    prints one line: the step's name, then the text
 #   watched NAME UNIT LIMIT LOG CMD...  runs CMD with its output in the file LOG and no input. Every 10 s it prints
 #                                       the time and, if UNIT is not empty, how many lines ("UNITs") LOG has so far.
-#                                       Returns CMD's exit code; 124 when LIMIT seconds were not enough. On a failure
-#                                       the log's last lines are on stderr.
+#                                       Returns CMD's exit code, or 124 after LIMIT seconds. On a failure it prints
+#                                       the log's last lines on stderr.
 
 say() {
   printf '%-14s %s\n' "$1" "${*:2}"
@@ -17,8 +17,8 @@ watched() {
   mkdir -p "$(dirname "$log")"
   "$@" </dev/null >"$log" 2>&1 &
   pid=$!
-  # a background job does not hear Ctrl-C
-  # shellcheck disable=SC2064  # the pid of now is meant
+  # Ctrl-C does not reach a background job
+  # shellcheck disable=SC2064  # the trap is for this pid
   trap "kill $pid 2>/dev/null; exit 130" INT TERM
   while kill -0 "$pid" 2>/dev/null; do
     if ((SECONDS - start >= limit)); then
