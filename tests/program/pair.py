@@ -21,7 +21,7 @@ def hca(name: str, netdev: str, pci: str, rows: dict[int, str]) -> dict[str, Any
         "state": "4: ACTIVE",
         "link_layer": "Ethernet",
         "netdev": netdev,
-        "pci": {"address": pci, "width": "4", "max_width": "4", "speed": "32 GT/s", "max_speed": "32 GT/s"},
+        "pci": pci,
         "rows": [{"index": i, "gid": gid(ip), "type": "RoCE v2", "ndev": netdev} for i, ip in rows.items()],
     }
 
@@ -38,8 +38,8 @@ def document(number: int, index: int, *, arch: str = "aarch64") -> dict[str, Any
         "user": "ops",
         "memory": {"MemTotal": 121 << 20, "MemAvailable": 117 << 20, "CmaTotal": 0, "CmaFree": 0},
         "interfaces": {
-            "enp1s0f1np1": {"mtu": 9000, "operstate": "up", "addresses": [{"ip": first, "prefix": 24}]},
-            "enP2p1s0f1np1": {"mtu": 9000, "operstate": "up", "addresses": [{"ip": second, "prefix": 24}]},
+            "enp1s0f1np1": [{"ip": first, "prefix": 24}],
+            "enP2p1s0f1np1": [{"ip": second, "prefix": 24}],
         },
         "hcas": [
             hca("rocep1s0f1", "enp1s0f1np1", "0000:01:00.1", {index: first}),

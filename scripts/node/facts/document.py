@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Any, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
-from gid.table import Interface, Port
+from gid.table import Address, Port
 from patches.files import PatchSource
 
 BEGIN, END = "---spark-facts---", "---end---"
@@ -200,7 +200,7 @@ class Facts:
     kho_off: bool | None = None
     user: str | None = None
     memory: MemoryFacts | None = None
-    interfaces: dict[str, Interface] | None = None
+    interfaces: dict[str, list[Address]] | None = None
     hcas: list[Port] | None = None
     docker: DockerFacts | None = None
     containers: list[ContainerFacts] | None = None

@@ -71,7 +71,7 @@ def overlap(one: Address, other: Address) -> bool:
 def function_of(port: Port) -> str | None:
     """A PCIe function without its domain, as the two HCAs of a QSFP port share it: `01:00.1`, or by name `p1s0f1`."""
     if port["pci"]:
-        return port["pci"]["address"].partition(":")[2]
+        return port["pci"].partition(":")[2]
     match = re.fullmatch(r"roce(?:P\d+)?(p\d+s\d+f\d+)", port["name"])
     return match[1] if match else None
 

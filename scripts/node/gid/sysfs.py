@@ -11,12 +11,9 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from gid.table import ACTIVE, EMPTY_GID, ROCE_V2, Address, Interface, Pci, Port, Row, Table, ipv4_of
-
-EMPTY_RUN = 8
-"""Empty slots in a row after which the rest of a table is left unread, once nothing usable can follow."""
+from gid.table import ACTIVE, EMPTY_GID, Address, Port, Row, Table
 
 
 def sysfs_root() -> str:
@@ -85,108 +82,78 @@ def _kernel_addresses() -> dict[int, list[Address]]:
                     found.setdefault(number, []).append({"ip": ip, "prefix": prefix})
 
 
-def read_interfaces() -> dict[str, Interface]:
-    """Every netdev with its MTU, state and IPv4 addresses. OSError when the kernel does not list addresses."""
+def read_interfaces() -> dict[str, list[Address]]:
+    """The IPv4 addresses of every netdev. OSError when the kernel does not list them."""
     net = f"{sysfs_root()}/class/net"
-    told = os.environ.get("SPARK_ADDRESSES")
-    listed: dict[str, list[Address]] = {}
-    if told is not None:
-        for name, texts in json.loads(told).items():
-            pairs = [text.split("/") for text in texts]
-            listed[name] = [{"ip": ip, "prefix": int(prefix)} for ip, prefix in pairs]
-    numbered = _kernel_addresses() if told is None else {}
-    interfaces: dict[str, Interface] = {}
+    given: dict[str, list[str]] | None = json.loads(os.environ.get("SPARK_ADDRESSES", "null"))
+    by_number = _kernel_addresses() if given is None else {}
+    interfaces: dict[str, list[Address]] = {}
     for name in names_in(net):
         number = read_text(f"{net}/{name}/ifindex")
         if number is None:
             continue
-        mtu = read_text(f"{net}/{name}/mtu")
-        interfaces[name] = {
-            "mtu": int(mtu) if mtu else None,
-            "operstate": read_text(f"{net}/{name}/operstate"),
-            "addresses": listed.get(name, []) if told is not None else numbered.get(int(number), []),
-        }
+        if given is None:
+            interfaces[name] = by_number.get(int(number), [])
+        else:
+            pairs = [text.split("/") for text in given.get(name, [])]
+            interfaces[name] = [{"ip": ip, "prefix": int(prefix)} for ip, prefix in pairs]
     return interfaces
 
 
-def _read_rows(port: str, awaited: set[tuple[str | None, str]]) -> list[Row]:
-    """The filled slots under one port's folder, by index as a number.
+def _numbers_in(path: str) -> list[int]:
+    return sorted(int(name) for name in names_in(path) if name.isdecimal())
 
-    The kernel keeps (GID, type, netdev) unique in a table, so once every `awaited` (netdev, address) pair has shown
-    its RoCE v2 row, no usable row can follow and a run of empty slots ends the reading of up to 1024 of them.
-    """
+
+def _read_rows(port: str) -> list[Row]:
+    """The filled slots under one port's folder, by index as a number."""
     rows: list[Row] = []
-    run = 0
-    for index in sorted(int(name) for name in names_in(f"{port}/gids") if name.isdecimal()):
+    for index in _numbers_in(f"{port}/gids"):
         gid = read_text(f"{port}/gids/{index}")
-        if not gid or gid == EMPTY_GID:
-            run += 1
-            if run >= EMPTY_RUN and not awaited:
-                break
-            continue
-        kind = read_text(f"{port}/gid_attrs/types/{index}")
-        ndev = read_text(f"{port}/gid_attrs/ndevs/{index}")
-        run = 0
-        rows.append({"index": index, "gid": gid, "type": kind, "ndev": ndev})
-        if kind == ROCE_V2:
-            awaited.discard((ndev, ipv4_of(gid) or ""))
+        if gid and gid != EMPTY_GID:
+            kind, ndev = (read_text(f"{port}/gid_attrs/{attribute}/{index}") for attribute in ("types", "ndevs"))
+            rows.append({"index": index, "gid": gid, "type": kind, "ndev": ndev})
     return rows
 
 
 def _netdev_of(device: str, port: int) -> str | None:
-    """A port's netdev: what its first GID names, else a soft HCA's `parent`, else the function's only one."""
-    for index in range(EMPTY_RUN):
+    """A port's netdev: what one of its first GIDs names, else a soft HCA's `parent`, else the function's only one."""
+    for index in range(8):
         if named := read_text(f"{device}/ports/{port}/gid_attrs/ndevs/{index}"):
             return named
     nets = names_in(f"{device}/device/net")
     return read_text(f"{device}/parent") or (nets[0] if len(nets) == 1 else None)
 
 
-def _pci_of(device: str) -> Pci | None:
-    """The PCIe function behind an HCA, or None for a soft one."""
+def _pci_of(device: str) -> str | None:
+    """Address of the PCIe function behind an HCA, or None for a soft one."""
     function = f"{device}/device"
-    width = read_text(f"{function}/current_link_width")
-    if width is None:
-        return None
-    return {
-        "address": os.path.basename(os.path.realpath(function)),
-        "width": width,
-        "max_width": read_text(f"{function}/max_link_width"),
-        "speed": read_text(f"{function}/current_link_speed"),
-        "max_speed": read_text(f"{function}/max_link_speed"),
-    }
+    is_pci = read_text(f"{function}/current_link_width") is not None
+    return os.path.basename(os.path.realpath(function)) if is_pci else None
 
 
-def read_hcas(interfaces: Mapping[str, Interface]) -> list[Port]:
+def read_hcas() -> list[Port]:
     """Every HCA port of this machine, by name and port, each ACTIVE one with its rows."""
-    root = sysfs_root()
+    root = f"{sysfs_root()}/class/infiniband"
     ports: list[Port] = []
-    for name in names_in(f"{root}/class/infiniband"):
-        device = f"{root}/class/infiniband/{name}"
-        for number in sorted(int(text) for text in names_in(f"{device}/ports") if text.isdecimal()):
+    for name in names_in(root):
+        device = f"{root}/{name}"
+        for number in _numbers_in(f"{device}/ports"):
             folder = f"{device}/ports/{number}"
-            netdev = _netdev_of(device, number)
-            port: Port = {
-                "name": name,
-                "port": number,
-                "state": read_text(f"{folder}/state"),
-                "link_layer": read_text(f"{folder}/link_layer"),
-                "netdev": netdev,
-                "pci": _pci_of(device),
-                "rows": [],
-            }
-            if port["state"] == ACTIVE:
-                # A VLAN on the netdev has rows of its own in the same table.
-                stack = [n for n in interfaces if n == netdev or os.path.exists(f"{root}/class/net/{n}/lower_{netdev}")]
-                awaited: set[tuple[str | None, str]] = {
-                    (n, address["ip"]) for n in stack for address in interfaces[n]["addresses"]
+            state = read_text(f"{folder}/state")
+            ports.append(
+                {
+                    "name": name,
+                    "port": number,
+                    "state": state,
+                    "link_layer": read_text(f"{folder}/link_layer"),
+                    "netdev": _netdev_of(device, number),
+                    "pci": _pci_of(device),
+                    "rows": _read_rows(folder) if state == ACTIVE else [],
                 }
-                port["rows"] = _read_rows(folder, awaited)
-            ports.append(port)
+            )
     return ports
 
 
 def read_table() -> Table:
     """The whole table of this machine now."""
-    interfaces = read_interfaces()
-    return {"hcas": read_hcas(interfaces), "interfaces": interfaces}
+    return {"hcas": read_hcas(), "interfaces": read_interfaces()}

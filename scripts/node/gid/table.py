@@ -27,12 +27,8 @@ class Address(TypedDict):
     prefix: int
 
 
-class Interface(TypedDict):
-    """A netdev; `mtu` in bytes."""
-
-    mtu: int | None
-    operstate: str | None
-    addresses: list[Address]
+Interfaces = Mapping[str, Sequence[Address]]
+"""IPv4 addresses by netdev."""
 
 
 class Row(TypedDict):
@@ -44,16 +40,6 @@ class Row(TypedDict):
     ndev: str | None
 
 
-class Pci(TypedDict):
-    """The PCIe function of an HCA and its link, as sysfs words it (width in lanes)."""
-
-    address: str
-    width: str | None
-    max_width: str | None
-    speed: str | None
-    max_speed: str | None
-
-
 class Port(TypedDict):
     """One port of one HCA. `rows` holds filled slots only, and none unless the port is ACTIVE."""
 
@@ -62,7 +48,8 @@ class Port(TypedDict):
     state: str | None
     link_layer: str | None
     netdev: str | None
-    pci: Pci | None
+    pci: str | None
+    """PCIe address of its function; None for a soft HCA."""
     rows: list[Row]
 
 
@@ -70,7 +57,7 @@ class Table(TypedDict):
     """Everything the choice of an index depends on. A facts document has both keys, so it is a Table too."""
 
     hcas: list[Port]
-    interfaces: dict[str, Interface]
+    interfaces: Interfaces
 
 
 def ipv4_of(gid: str) -> str | None:
@@ -82,12 +69,12 @@ def ipv4_of(gid: str) -> str | None:
     return socket.inet_ntop(socket.AF_INET, packed[12:]) if packed[:12] == bytes(10) + b"\xff\xff" else None
 
 
-def interface_with(ip: str, interfaces: Mapping[str, Interface]) -> str | None:
+def interface_with(ip: str, interfaces: Interfaces) -> str | None:
     """The first netdev, by name, that holds the address."""
-    return next((n for n in sorted(interfaces) if any(a["ip"] == ip for a in interfaces[n]["addresses"])), None)
+    return next((n for n in sorted(interfaces) if any(a["ip"] == ip for a in interfaces[n])), None)
 
 
-def objection(row: Row, interfaces: Mapping[str, Interface]) -> str | None:
+def objection(row: Row, interfaces: Interfaces) -> str | None:
     """Why NCCL cannot use a row for RoCE v2 over IPv4, or None when it can.
 
     Usable is a RoCE v2 row whose IPv4-mapped GID is now an address of the row's own netdev.
@@ -122,23 +109,23 @@ def closed(port: Port) -> str | None:
     return None if port["link_layer"] in LINK_LAYERS else f"its link layer is {port['link_layer'] or 'unreadable'}"
 
 
-def usable_rows(port: Port, interfaces: Mapping[str, Interface]) -> list[Row]:
+def usable_rows(port: Port, interfaces: Interfaces) -> list[Row]:
     """The rows of a port that NCCL can use, lowest index first."""
     return sorted((r for r in port["rows"] if objection(r, interfaces) is None), key=lambda row: row["index"])
 
 
-def addresses_on(netdev: str | None, interfaces: Mapping[str, Interface]) -> list[Address]:
-    """The netdev's IPv4 addresses; none when there is no such netdev."""
-    return interfaces[netdev]["addresses"] if netdev is not None and netdev in interfaces else []
+def addresses_on(netdev: str | None, interfaces: Interfaces) -> Sequence[Address]:
+    """The netdev's IPv4 addresses; none for a netdev that does not exist."""
+    return interfaces.get(netdev or "", [])
 
 
-def addresses_text(netdev: str | None, interfaces: Mapping[str, Interface]) -> str:
+def addresses_text(netdev: str | None, interfaces: Interfaces) -> str:
     """The netdev's addresses as `ip/prefix, …`, or `no IPv4 address`."""
     held = addresses_on(netdev, interfaces)
     return ", ".join(f"{address['ip']}/{address['prefix']}" for address in held) or "no IPv4 address"
 
 
-def format_table(ports: Sequence[Port], interfaces: Mapping[str, Interface]) -> str:
+def format_table(ports: Sequence[Port], interfaces: Interfaces) -> str:
     """Each port's rows for a person: index, GID (as IPv4 where it is one), type, netdev, and usable or why not."""
     lines: list[str] = []
     for port in ports:

@@ -59,7 +59,7 @@ def test_twins_in_one_subnet_are_a_warning():
     """A12: NVIDIA's own playbook shows it, so it must not stop anybody."""
 
     def same_subnet(node: Node) -> None:
-        node["interfaces"]["enP2p1s0f1np1"]["addresses"] = [{"ip": "192.168.100.12", "prefix": 24}]
+        node["interfaces"]["enP2p1s0f1np1"] = [{"ip": "192.168.100.12", "prefix": 24}]
         rows(node, 1)[0]["gid"] = gid("192.168.100.12")
 
     text = one(found(same_subnet), "warning")
@@ -77,7 +77,7 @@ def test_a_fabric_address_that_is_on_no_interface_is_refused_with_the_interfaces
     """A17."""
 
     def gone(node: Node) -> None:
-        node["interfaces"]["enp1s0f1np1"]["addresses"] = []
+        node["interfaces"]["enp1s0f1np1"] = []
 
     text = one(found(gone, on=HEAD))
     assert text.splitlines()[:3] == [
@@ -91,7 +91,7 @@ def test_a_link_local_fabric_address_is_a_warning():
     """A17: it is another one after the next boot."""
 
     def link_local(node: Node) -> None:
-        node["interfaces"]["enp1s0f1np1"]["addresses"] = [{"ip": "169.254.9.2", "prefix": 16}]
+        node["interfaces"]["enp1s0f1np1"] = [{"ip": "169.254.9.2", "prefix": 16}]
         rows(node, 0)[0]["gid"] = gid("169.254.9.2")
 
     stack = {"nodes": [NODES["nodes"][0], {**NODES["nodes"][1], "fabric_ip": "169.254.9.2"}]}

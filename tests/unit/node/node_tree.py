@@ -85,12 +85,9 @@ def build(root: Path, hcas: dict[str, Hca], other_netdevs: dict[str, list[str]] 
         if hca.pci:
             function = root / "devices" / hca.pci
             write(function / "current_link_width", "4")
-            write(function / "max_link_width", "4")
             (device / "device").symlink_to(function)
     for number, (name, _) in enumerate(addresses.items(), 1):
         write(root / f"class/net/{name}/ifindex", str(number))
-        write(root / f"class/net/{name}/mtu", "9000")
-        write(root / f"class/net/{name}/operstate", "up")
     return {"SPARK_SYSFS": str(root), "SPARK_ADDRESSES": json.dumps(addresses)}
 
 

@@ -187,7 +187,7 @@ def down(node: Node) -> None:
 
 
 def no_address(node: Node) -> None:
-    node["interfaces"]["enp1s0f1np1"]["addresses"] = []
+    node["interfaces"]["enp1s0f1np1"] = []
 
 
 def stale(node: Node) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gid.lookup import Refusal, Resolution, resolve
 from gid.members import parse_selector
-from gid.table import Interface, Port, Row, Table, ipv4_of, objection, usable_rows
+from gid.table import Address, Port, Row, Table, ipv4_of, objection, usable_rows
 from tests.unit.node.node_tree import LINK_LOCAL, V1, V2, gid_of
 
 # --- selectors ---
@@ -88,12 +88,12 @@ rows = st.dictionaries(st.integers(0, 5), st.tuples(texts, st.sampled_from([V1, 
 @st.composite
 def tables(draw):
     """Up to three HCAs, each with sound rows among the others; the first holds the fabric address."""
-    interfaces: dict[str, Interface] = {}
+    interfaces: dict[str, list[Address]] = {}
     hcas: list[Port] = []
     for number in range(draw(st.integers(1, 3))):
         netdev = NETDEVS[number]
         ips = IPS[2 * number : 2 * number + 2]
-        interfaces[netdev] = {"mtu": 9000, "operstate": "up", "addresses": [{"ip": ip, "prefix": 24} for ip in ips]}
+        interfaces[netdev] = [{"ip": ip, "prefix": 24} for ip in ips]
         filled: list[Row] = [
             {"index": index, "gid": gid, "type": kind, "ndev": NETDEVS[other] if other < 3 else netdev}
             for index, (gid, kind, other) in draw(rows).items()
