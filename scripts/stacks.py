@@ -98,11 +98,6 @@ class Stack:
     file: Path
     """Its stack file, absolute."""
 
-    @property
-    def name(self) -> str:
-        """The name alone, as the program and the nodes' labels and folders have it."""
-        return self.title.rpartition("/")[2]
-
     def values(self, file: Path | None = None) -> Values:
         """What this stack says, or would say with another stack file. Raises StackError."""
         file = file or self.file
@@ -118,6 +113,11 @@ class Stack:
         except StackError as error:
             raise StackError(f"{file.name} cannot be read: {error}") from None
         return ours({key: value.get("objectValue", value.get("value")) for key, value in config.items()})
+
+    @property
+    def name(self) -> str:
+        """The name alone, as the program and the nodes' labels and folders have it."""
+        return self.title.rpartition("/")[2]
 
     def values_or_file(self) -> Values:
         """Like `values`, but with only a note where pulumi cannot read the stack (no login, no such stack yet)."""

@@ -3,9 +3,8 @@
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, ConfigDict
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 PROJECT_DIR = Path(__file__).parent.parent.parent
@@ -31,14 +30,6 @@ class SettingsError(Refusal):
     title = "the settings of this stack were refused"
 
 
-def text_or_number(value: object) -> object:
-    if not isinstance(value, (str, int, float)):
-        raise ValueError(f"must be text or a number, found {short(value)}")
-    return value
-
-
-Scalar = Annotated[str | int | float, BeforeValidator(text_or_number)]
-"""The value of an environment variable."""
 AT_FIELD = "at_field"
 EXPECTED = {
     "frozen_set_type": "must be a list",

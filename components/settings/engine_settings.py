@@ -5,7 +5,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from components.settings.base import Scalar, Settings, at_field
+from components.settings.base import Settings, at_field
+from components.settings.variables import Variables
 
 SECRET_NAME = re.compile(r"TOKEN(?!S|IZ|_ID)|SECRET|PASSWORD|API_K|CREDENTIAL")
 """Also in the abbreviations that argparse takes, but not in TOKENIZERS_PARALLELISM, ..._TOKENS or ..._TOKEN_IDS."""
@@ -40,11 +41,6 @@ RENDERED_FLAGS = frozenset(
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Values of `host` that bind every address -> the one that reaches them from the node itself."""
-PER_NODE_ENV = {
-    "VLLM_HOST_IP": "nodes[].fabric_ip",
-    "TP_SOCKET_IFNAME": "nodes[].ifname",
-    "GLOO_SOCKET_IFNAME": "nodes[].ifname",
-}
 
 
 def in_url(host: str) -> str:
@@ -96,7 +92,7 @@ class EngineSettings(Settings):
     """Most images a prompt, for a checkpoint with a vision encoder."""
     extra_args: list[str] = Field(default=[])
     """Further arguments of `vllm serve`, each its own list item, for flags that have no setting here."""
-    extra_env: dict[str, Scalar] = Field(default={})
+    extra_env: Variables = Field(default={})
     """Further environment variables of every rank."""
 
     @field_validator("default_thinking", mode="before")
@@ -117,7 +113,7 @@ class EngineSettings(Settings):
     @classmethod
     def host_is_one_word(cls, value: str) -> str:
         if not re.fullmatch(r"[0-9A-Za-z.:-]+", value) or value.startswith("-"):
-            raise ValueError(f"{value!r} is no address to bind: give an IP address or a host name")
+            raise ValueError(f"{value!r} is not an address to bind: give an IP address or a host name")
         return value
 
     @field_validator("extra_args")
@@ -141,20 +137,14 @@ class EngineSettings(Settings):
 
     @field_validator("extra_env")
     @classmethod
-    def extra_env_is_harmless(cls, value: dict[str, Scalar]) -> dict[str, Scalar]:
-        for name, setting in value.items():
-            if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", name):
-                raise ValueError(f"{name!r} is no environment variable name: use capitals, digits and _")
+    def extra_env_is_harmless(cls, value: Variables) -> Variables:
+        for name in value:
             if SECRET_NAME.search(name):
                 raise ValueError(
                     f"{name} looks like a secret, and a container's environment is readable: use a stack secret"
                 )
             if name.startswith("NCCL_"):
-                raise ValueError(f"{name} belongs into fabric.nccl")
-            if name in PER_NODE_ENV:
-                raise ValueError(f"{name} differs between the nodes: use {PER_NODE_ENV[name]}")
-            if setting == "":
-                raise ValueError(f"{name} is empty: leave the key out to unset it")
+                raise ValueError(f"{name} belongs in fabric.nccl")
         return value
 
     @model_validator(mode="after")

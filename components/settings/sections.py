@@ -10,7 +10,8 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from components.settings.base import Scalar, Settings, at_field
+from components.settings.base import Settings, at_field
+from components.settings.variables import NcclVariables
 
 PLACEHOLDER = re.compile(
     r"change.?me|^<.*>$|head-roce-ip|worker-roce-ip|enpXsYfZ|^(head|worker)_(node_)?ip$", re.IGNORECASE
@@ -60,7 +61,7 @@ class NodeSettings(Settings):
     @classmethod
     def is_a_host_address(cls, value: IPv4Address) -> IPv4Address:
         if value.is_loopback or value.is_multicast or value.is_unspecified:
-            raise ValueError(f"{value} is no address of a QSFP link: give the IPv4 of this node's fabric netdev")
+            raise ValueError(f"{value} is not an address of a QSFP link: give the IPv4 of this node's fabric netdev")
         return value
 
     @field_validator("ifname", "hca")
@@ -156,7 +157,7 @@ class FabricSettings(Settings):
     gid_index: Literal["resolve", "pin", "unset"] | int = "resolve"
     """resolve: each rank finds its index at every start. pin: the looked-up index is fixed in the container.
     unset: usable rows are proven, NCCL chooses. A number forces it on every node."""
-    nccl: dict[str, Scalar] = Field(default={})
+    nccl: NcclVariables = Field(default={})
     """Further NCCL_ variables for all ranks, such as NCCL_GIN_ENABLE: 0."""
 
     @field_validator("gid_index", mode="before")
@@ -168,25 +169,6 @@ class FabricSettings(Settings):
         if not isinstance(value, int) and value not in ("resolve", "pin", "unset"):
             raise ValueError(f"{value!r} is not a GID index: use resolve, pin, unset or a plain number such as 3")
         return value
-
-    @field_validator("nccl")
-    @classmethod
-    def are_set_nccl_variables(cls, value: dict[str, Scalar]) -> dict[str, Scalar]:
-        for name, setting in value.items():
-            if not re.fullmatch(r"NCCL_[A-Z0-9_]+", name):
-                raise ValueError(f"{name} is no NCCL variable: other variables go into engine.extra_env")
-            if name in OWNED_NCCL:
-                raise ValueError(f"{name} is set per node by the program: use {OWNED_NCCL[name]}")
-            if setting == "":
-                raise ValueError(f"{name} is empty, which hides /etc/nccl.conf: leave the key out to unset it")
-        return value
-
-
-OWNED_NCCL = {
-    "NCCL_IB_HCA": "nodes[].hca",
-    "NCCL_SOCKET_IFNAME": "nodes[].ifname",
-    "NCCL_IB_GID_INDEX": "fabric.gid_index",
-}
 
 
 class HardwareSettings(Settings):

@@ -67,7 +67,7 @@ SINGLE_MISTAKES: list[tuple[Mapping[str, Any], str]] = [
     (node(1, fabric_ip=10), "nodes/1/fabric_ip: must be an IPv4 address alone, such as 192.168.100.1, found '10'"),
     (
         node(1, fabric_ip="127.0.0.1"),
-        "nodes/1/fabric_ip: 127.0.0.1 is no address of a QSFP link: give the IPv4 of this node's fabric netdev",
+        "nodes/1/fabric_ip: 127.0.0.1 is not an address of a QSFP link: give the IPv4 of this node's fabric netdev",
     ),
     (
         node(1, ssh="ops@worker:99999"),
@@ -134,7 +134,7 @@ SINGLE_MISTAKES: list[tuple[Mapping[str, Any], str]] = [
     ),
     (
         engine(host="--api-key"),
-        "engine/host: '--api-key' is no address to bind: give an IP address or a host name",
+        "engine/host: '--api-key' is not an address to bind: give an IP address or a host name",
     ),
     (
         engine(host="0.0.0.0"),
@@ -152,13 +152,19 @@ SINGLE_MISTAKES: list[tuple[Mapping[str, Any], str]] = [
         "fabric/nccl: NCCL_GIN_ENABLE is empty, which hides /etc/nccl.conf: leave the key out to unset it",
     ),
     (nccl(NCCL_GIN_ENABLE=[0]), "fabric/nccl/NCCL_GIN_ENABLE: must be text or a number, found [0]"),
-    (nccl(NCCL_IB_GID_INDEX=3), "fabric/nccl: NCCL_IB_GID_INDEX is set per node by the program: use fabric.gid_index"),
-    (nccl(NCCL_IB_HCA="x"), "fabric/nccl: NCCL_IB_HCA is set per node by the program: use nodes[].hca"),
+    (
+        nccl(NCCL_IB_GID_INDEX=3),
+        "fabric/nccl: NCCL_IB_GID_INDEX differs between the nodes, so the program sets it: use fabric.gid_index",
+    ),
+    (
+        nccl(NCCL_IB_HCA="x"),
+        "fabric/nccl: NCCL_IB_HCA differs between the nodes, so the program sets it: use nodes[].hca",
+    ),
     (
         nccl(NCCL_SOCKET_IFNAME="x"),
-        "fabric/nccl: NCCL_SOCKET_IFNAME is set per node by the program: use nodes[].ifname",
+        "fabric/nccl: NCCL_SOCKET_IFNAME differs between the nodes, so the program sets it: use nodes[].ifname",
     ),
-    (nccl(VLLM_X=1), "fabric/nccl: VLLM_X is no NCCL variable: other variables go into engine.extra_env"),
+    (nccl(VLLM_X=1), "fabric/nccl: 'VLLM_X' is not an NCCL variable: other variables go into engine.extra_env"),
     # what is written by hand into environment and command
     *(
         (
@@ -168,20 +174,20 @@ SINGLE_MISTAKES: list[tuple[Mapping[str, Any], str]] = [
         )
         for name in ("HF_TOKEN", "VLLM_API_KEY", "MY_PASSWORD", "AWS_SECRET_ACCESS_KEY")
     ),
-    (engine(extra_env={"NCCL_X": 1}), "engine/extra_env: NCCL_X belongs into fabric.nccl"),
+    (engine(extra_env={"NCCL_X": 1}), "engine/extra_env: NCCL_X belongs in fabric.nccl"),
     (engine(extra_env={"X": ""}), "engine/extra_env: X is empty: leave the key out to unset it"),
     (
         engine(extra_env={"a=b": "x"}),
-        "engine/extra_env: 'a=b' is no environment variable name: use capitals, digits and _",
+        "engine/extra_env: 'a=b' is not a name for an environment variable: use capitals, digits and _",
     ),
     (engine(extra_env={"X": [1]}), "engine/extra_env/X: must be text or a number, found [1]"),
     (
         engine(extra_env={"GLOO_SOCKET_IFNAME": "eth0"}),
-        "engine/extra_env: GLOO_SOCKET_IFNAME differs between the nodes: use nodes[].ifname",
+        "engine/extra_env: GLOO_SOCKET_IFNAME differs between the nodes, so the program sets it: use nodes[].ifname",
     ),
     (
         engine(extra_env={"VLLM_HOST_IP": "198.51.100.1"}),
-        "engine/extra_env: VLLM_HOST_IP differs between the nodes: use nodes[].fabric_ip",
+        "engine/extra_env: VLLM_HOST_IP differs between the nodes, so the program sets it: use nodes[].fabric_ip",
     ),
     *(
         (
