@@ -31,7 +31,7 @@ def test_the_worker_keeps_no_copy_and_the_head_exports_its_own_when_it_is_whole(
 
 
 def test_the_server_is_looked_after_until_the_rank_that_reads_from_it_is_gone(reading: Engine, dev: Engine):
-    """E8: a destroy takes this away before the rank, and the export after it."""
+    """A container whose NFS server is gone cannot be removed, so a destroy removes this step first, the export last."""
     step = reading.one("head-nfs-serves")
     assert {"worker-engine", "head-nfs-export"} <= step.after
     assert '"action":"serve"' in step.inputs["create"] and '"action":"serve"' in step.inputs["delete"]
@@ -66,7 +66,7 @@ def test_the_workers_hub_is_the_recipes_mount_in_its_own_container(reading: Engi
 
 
 def test_compiled_kernels_stay_on_each_nodes_own_disk(reading: Engine, dev: Engine):
-    """D13, E6: never on a read-only mount, never shared."""
+    """On a read-only mount they could not be written, and shared by two nodes each would overwrite the other's."""
     for rank in (0, 1):
         assert [m for m in reading.ranks[rank].inputs["mounts"] if m["target"] == "/cache/huggingface"] == [
             m for m in dev.ranks[rank].inputs["mounts"] if m["target"] == "/cache/huggingface"

@@ -102,7 +102,7 @@ def commands(engine: Engine) -> list[Declared]:
 def test_a_key_file_is_stored_as_a_secret_and_an_agents_key_not_at_all(
     run_program: Runner, dev: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """P4."""
+    """Pulumi's command provider keeps a private key among a resource's inputs, in the state."""
     file = tmp_path / "id_ed25519"
     file.write_text(PRIVATE)
     monkeypatch.setattr(remote, "key_file", lambda resolved: file)

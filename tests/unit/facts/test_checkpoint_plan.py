@@ -38,7 +38,6 @@ def test_a_whole_pair_has_nothing_to_say():
 
 
 def test_another_revision_says_what_stays_behind():
-    """D5."""
     moved = {**NO_SNAPSHOT, "revisions": [OLD]}
     found = lines(VISION, pair(moved, {}))
     assert "head downloads up to 156.3 GiB: it has revision 00000000 so far" in found[0]
@@ -61,7 +60,7 @@ def counted(head: dict[str, Any], worker: dict[str, Any]) -> list[str]:
 
 
 def test_what_another_revision_has_too_is_not_counted_as_missing():
-    """D5: a new pin moves a few GiB, not 155; a blob with two names is one blob."""
+    """A new revision moves a few GiB, not 155; a blob with two names is one blob."""
     moved = {**NO_SNAPSHOT, "revisions": [OLD], "sizes": {"a" * 64: 100 * GIB, "f" * 64: 9}}
     found = counted(moved, {**moved, "sizes": {}})
     assert "head downloads 50.0 GiB: it has revision 00000000 so far" in found[0]

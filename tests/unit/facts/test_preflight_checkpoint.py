@@ -18,7 +18,7 @@ def checkpoint(node: Node, gaps: list[str], present_gib: float, free_gib: float)
 
 
 def test_a_checkpoint_that_does_not_fit_shows_what_lacks_and_what_is_free():
-    """D7: 100 GiB free and no copy."""
+    """Other recipes check only that the disk has room for a whole copy, or nothing at all."""
     text = one(found(lambda node: checkpoint(node, ["there is no snapshot"], 0, 100)))
     assert text == (
         "worker: the checkpoint lacks 156.3 GiB on this node and /raid/hf has 100.0 GiB free (with 5.0 GiB to spare): "
@@ -27,7 +27,6 @@ def test_a_checkpoint_that_does_not_fit_shows_what_lacks_and_what_is_free():
 
 
 def test_a_whole_checkpoint_needs_no_room():
-    """D7: the whole copy and 147 GiB, or none at all."""
     assert found(lambda node: checkpoint(node, [], 156.3, 147)) == []
     assert found(lambda node: checkpoint(node, [], 156.3, 0)) == []
 
@@ -47,7 +46,6 @@ def test_a_checkpoint_that_could_not_be_read_counts_as_missing():
 
 
 def test_a_cache_that_the_user_may_not_write_is_refused_by_the_folder():
-    """D9."""
     text = one(found(lambda node: node["disk"]["hf_cache"].update(unwritable="/raid")))
     assert text == "worker: /raid is not writable for ops: chown it, or set hf_cache"
 
@@ -59,7 +57,7 @@ def test_a_disk_that_could_not_be_read_stops_the_stack():
 
 
 def test_an_image_that_does_not_fit_is_refused_by_dockers_own_disk():
-    """C2: its root, not /."""
+    """Docker's root may be on another disk than /."""
 
     def full(node: Node) -> None:
         node["image"]["present"] = False
@@ -70,7 +68,7 @@ def test_an_image_that_does_not_fit_is_refused_by_dockers_own_disk():
 
 
 def test_a_models_folder_of_root_is_no_reason_to_stop_since_the_step_mends_it():
-    """G-ROOT."""
+    """Other recipes download as root, which leaves files of root in the user's cache."""
     folder = "/home/ops/.cache/huggingface/hub/models--deepseek-ai--DeepSeek-V4-Flash-Vision-Exp/blobs"
     text = one(found(lambda node: node["disk"]["hf_cache"].update(unwritable=folder)), "warning")
     assert text == f"worker: {folder} belongs to another user: the checkpoint's step gives it to ops"
@@ -83,7 +81,6 @@ def test_a_worker_that_reads_the_heads_copy_needs_no_room():
 
 
 def test_a_models_folder_that_leads_out_of_the_cache_is_refused_before_a_container_finds_nothing():
-    """D10."""
     text = one(found(lambda node: node["checkpoint"].update(outside="/raid/models--owner--name")))
     assert "is a link to /raid/models--owner--name, outside of the cache, where no container can follow it" in text
 
@@ -113,7 +110,6 @@ def hub(status: int | None, words: str = "no") -> Callable[[Node], object]:
     ],
 )
 def test_a_hub_that_will_not_give_the_rest_stops_before_anything_changes(status: int | None, text: str):
-    """D11."""
     assert text in one(found(hub(status), on=HEAD))
 
 

@@ -1,4 +1,4 @@
-"""Rules on the fabric, over states that people have reported (field report ids in the docstrings)."""
+"""Rules on the fabric, over states that people have reported."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def test_indexes_that_differ_between_the_nodes_are_the_normal_case():
 
 
 def test_one_number_for_both_nodes_is_refused_with_each_members_table():
-    """A1: head's row is at 3, the worker's at 6, and the stack forces 3."""
+    """The head's row is at 3, the worker's at 6, and the stack forces 3."""
     text = one(found(stack={"fabric": {"gid_index": 3}}))
     assert text.splitlines() == [
         "worker: gid_index 3 is not usable on every HCA (usable: rocep1s0f1 port 1: 6; roceP2p1s0f1 port 1: 6)",
@@ -33,7 +33,7 @@ def test_one_number_for_both_nodes_is_refused_with_each_members_table():
 
 
 def test_members_without_a_common_index_are_refused_with_both_sets_or_left_to_nccl():
-    """A5, T-TWIN: one HCA has {3}, its twin {6}."""
+    """One HCA has {3}, its twin {6}."""
 
     def twin(node: Node) -> None:
         rows(node, 0)[0]["index"] = 3
@@ -45,7 +45,6 @@ def test_members_without_a_common_index_are_refused_with_both_sets_or_left_to_nc
 
 
 def test_a_row_of_an_address_that_is_gone_is_shown_as_stale():
-    """A6, T-FOREIGN."""
 
     def foreign(node: Node) -> None:
         rows(node, 0)[0]["gid"] = gid("203.0.113.7")
@@ -56,7 +55,7 @@ def test_a_row_of_an_address_that_is_gone_is_shown_as_stale():
 
 
 def test_twins_in_one_subnet_are_a_warning():
-    """A12: NVIDIA's own playbook shows it, so it must not stop anybody."""
+    """NVIDIA's own playbook shows it, so it must not stop anybody."""
 
     def same_subnet(node: Node) -> None:
         node["interfaces"]["enP2p1s0f1np1"] = [{"ip": "192.168.100.12", "prefix": 24}]
@@ -67,14 +66,14 @@ def test_twins_in_one_subnet_are_a_warning():
 
 
 def test_half_of_a_qsfp_port_is_a_warning():
-    """A11: the selector names one function, the other has an address of its own."""
+    """The selector names one function, the other has an address of its own."""
     half = {"nodes": [NODES["nodes"][0], {**NODES["nodes"][1], "hca": "=rocep1s0f1"}]}
     text = one(found(stack=half), "warning")
     assert "roceP2p1s0f1 port 1, the other half of the QSFP port, could be used too: add it to hca" in text
 
 
 def test_a_fabric_address_that_is_on_no_interface_is_refused_with_the_interfaces_there_are():
-    """A17."""
+    """As after a reboot that lost the address."""
 
     def gone(node: Node) -> None:
         node["interfaces"]["enp1s0f1np1"] = []
@@ -88,7 +87,7 @@ def test_a_fabric_address_that_is_on_no_interface_is_refused_with_the_interfaces
 
 
 def test_a_link_local_fabric_address_is_a_warning():
-    """A17: it is another one after the next boot."""
+    """It is another one after the next boot."""
 
     def link_local(node: Node) -> None:
         node["interfaces"]["enp1s0f1np1"] = [{"ip": "169.254.9.2", "prefix": 16}]
@@ -108,8 +107,6 @@ def test_a_link_local_fabric_address_is_a_warning():
     ],
 )
 def test_a_port_that_is_not_active_says_so_and_sends_nobody_to_the_selector(state: str | None, words: list[str]):
-    """A21."""
-
     def down(node: Node) -> None:
         for port in node["hcas"]:
             port.update(state=state, rows=[])
@@ -119,7 +116,7 @@ def test_a_port_that_is_not_active_says_so_and_sends_nobody_to_the_selector(stat
 
 
 def test_an_hca_that_is_not_there_is_another_text_than_one_that_is_down():
-    """A21: a powered-off port takes its HCA with it."""
+    """A powered-off port takes its HCA with it."""
     text = one(found(lambda node: node.update(hcas=[])))
     assert "present: none, /sys/class/infiniband is empty" in text
 
@@ -128,7 +125,7 @@ def test_an_hca_that_is_not_there_is_another_text_than_one_that_is_down():
 
 
 def test_an_interface_that_is_not_there_is_refused_with_those_that_are():
-    """A8: the cable sits in the other socket."""
+    """The cable is in the other socket."""
     stack = {"nodes": [NODES["nodes"][0], {**NODES["nodes"][1], "ifname": "enp1s0f0np0"}]}
     assert one(found(stack=stack)) == (
         "worker: there is no netdev enp1s0f0np0 (present: enP2p1s0f1np1, enp1s0f1np1): leave ifname out, or correct it"
@@ -147,7 +144,6 @@ def test_a_table_that_could_not_be_read_stops_the_stack_and_says_why(missing: di
 
 @pytest.mark.parametrize("name", ["NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_READ", "NCCL_DMABUF_ENABLE"])
 def test_gpudirect_is_a_warning_on_a_gpu_that_has_none(name: str):
-    """A25."""
     text = one(found(stack={"fabric": {"nccl": {name: 1}}}), "warning")
     assert text == f"fabric/nccl/{name}: GB10 has no GPUDirect RDMA: this does nothing or fails"
 

@@ -1,4 +1,4 @@
-"""Rules on what is not ours: ports, names and the GPU (field reports G6 and F11)."""
+"""Rules on what is not ours: ports, names and the GPU."""
 
 from typing import Any
 
@@ -31,13 +31,12 @@ from tests.unit.facts.judged import HEAD, Node, found, gpu, listener, one, texts
     ids=["process", "container", "another-user", "another-stack"],
 )
 def test_a_foreign_holder_of_a_port_is_named(held: dict[str, Any], text: str):
-    """G6."""
     assert one(found(lambda node: node.update(listeners=[held]), on=HEAD)) == text
 
 
 @pytest.mark.parametrize("seen_as", ["spark-dev-rank0", None], ids=["by-root", "by-a-user"])
 def test_ports_of_our_own_running_rank_are_no_finding(seen_as: str | None):
-    """G6: a root user sees the container behind the port, another user sees nothing."""
+    """root sees the container behind the port, another user sees nothing."""
 
     def serving(node: Node) -> None:
         node["containers"] = [rank_container("dev", 0)]
@@ -70,7 +69,6 @@ def test_a_container_of_our_name_without_our_label_is_not_ours_to_replace():
 
 
 def test_a_foreign_container_on_the_gpu_is_refused_by_name_and_ours_is_not():
-    """F11."""
     foreign = {**rank_container("x", 0), "name": "ollama", "labels": {}}
     other = {**rank_container("prod", 1), "name": "spark-prod-rank1"}
     idle = {**foreign, "name": "stopped", "running": False}
@@ -83,7 +81,7 @@ def test_a_foreign_container_on_the_gpu_is_refused_by_name_and_ours_is_not():
 
 
 def test_a_foreign_process_on_the_gpu_is_refused_by_name():
-    """F11: on either node, with what it holds where the driver tells."""
+    """On either node, with the memory it holds where the driver tells."""
     app = {"pid": 99, "name": "python3", "used_mib": 4096, "container": None}
     assert one(found(gpu(app), on=HEAD)) == (
         "head: process python3 (pid 99, 4,096 MiB) holds the GPU's memory: stop it first"

@@ -1,4 +1,4 @@
-"""Rules on kernel, image, memory and disk, over states that people have reported (ids in the docstrings)."""
+"""Rules on kernel, image and memory, over states that people have reported."""
 
 import pytest
 
@@ -9,7 +9,7 @@ KERNEL_WAY_OUT = "NCCL would fail with ENOMEM: boot 6.17, or add kho=off to the 
 
 
 def test_a_kernel_whose_cma_counts_are_off_cannot_register_memory():
-    """A19: this test also finds builds that no list has."""
+    """This rule also finds builds that no list has."""
     text = one(found(lambda node: node["memory"].update(CmaTotal=32, CmaFree=64)))
     assert text == (
         "worker: kernel 6.17.0-1032-nvidia cannot register memory for RDMA "
@@ -38,13 +38,11 @@ def test_another_machine_than_a_spark_is_refused():
 
 
 def test_an_image_for_another_machine_is_refused_before_it_fails_to_execute():
-    """C7."""
     text = one(found(lambda node: node["image"].update(architecture="amd64")))
     assert text == "worker: the image is for amd64, this node is arm64: use the digest for arm64"
 
 
 def test_too_little_memory_shows_need_and_have():
-    """F2."""
     text = one(found(lambda node: node["memory"].update(MemAvailable=90 * GIB_KB)))
     assert text == (
         "worker: 90.0 GiB of memory are available, gpu_memory_utilization 0.835 takes 101.0 of 121.0: "
@@ -53,7 +51,7 @@ def test_too_little_memory_shows_need_and_have():
 
 
 def test_page_cache_is_no_lack_of_memory():
-    """F1: MemFree is low after staging the checkpoint, MemAvailable is not."""
+    """MemFree is low after staging the checkpoint, MemAvailable is not."""
     assert found(lambda node: node["memory"].update(MemFree=20 * GIB_KB)) == []
 
 
@@ -66,7 +64,7 @@ def test_what_our_own_rank_holds_is_no_lack_of_memory():
 
 
 def test_a_dead_rank_of_ours_explains_no_missing_memory():
-    """F3: memory that a crashed engine did not give back."""
+    """A crashed engine may not have given its memory back."""
 
     def dead(node: Node) -> None:
         node["memory"].update(MemAvailable=60 * GIB_KB)
@@ -76,7 +74,6 @@ def test_a_dead_rank_of_ours_explains_no_missing_memory():
 
 
 def test_a_node_that_hides_memory_is_a_warning():
-    """F9."""
     text = one(found(lambda node: node["memory"].update(MemTotal=113 * GIB_KB)), "warning")
     assert text == "worker: 113.0 GiB of memory, a healthy node shows 119 or more: what hides the rest?"
 
@@ -88,7 +85,6 @@ def test_memory_that_could_not_be_read_stops_the_stack(memory: object):
 
 @pytest.mark.parametrize(("share", "refused"), [(0.86, False), (0.87, True)])
 def test_a_share_that_has_starved_hosts_is_refused(share: float, refused: bool):
-    """F2."""
     said = texts(found(stack={"engine": {"gpu_memory_utilization": share}}))
     assert said == [
         "engine/gpu_memory_utilization: 0.87 leaves the host too little, above 0.86 it has starved: "
@@ -97,7 +93,6 @@ def test_a_share_that_has_starved_hosts_is_refused(share: float, refused: bool):
 
 
 def test_a_capture_size_below_a_full_step_is_a_warning():
-    """H4."""
     text = one(found(stack={"engine": {"max_cudagraph_capture_size": 40}}), "warning")
     assert text == (
         "engine/max_cudagraph_capture_size: 40 is below max_num_seqs x (num_speculative_tokens + 1) = 42: "
@@ -106,5 +101,4 @@ def test_a_capture_size_below_a_full_step_is_a_warning():
 
 
 def test_earlyoom_is_a_warning():
-    """F5."""
     assert one(found(lambda node: node.update(earlyoom=True)), "warning").startswith("worker: earlyoom runs")

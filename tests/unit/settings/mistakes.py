@@ -51,7 +51,7 @@ SINGLE_MISTAKES: list[tuple[Mapping[str, Any], str]] = [
         node(0, ifname="enpXsYfZ"),
         "nodes/0/ifname: 'enpXsYfZ' is a placeholder from an example: put this node's own value here",
     ),
-    # an SSH target where an address belongs (field report B1), and addresses that are none
+    # an SSH target where an address belongs, and what is not an address
     (
         node(1, fabric_ip="ops@198.51.100.2"),
         "nodes/1/fabric_ip: must be an IPv4 address alone, such as 192.168.100.1, found 'ops@198.51.100.2'",
@@ -84,7 +84,7 @@ SINGLE_MISTAKES: list[tuple[Mapping[str, Any], str]] = [
         "nodes/1/hf_cache: '/raid/../etc' is not a path on the node: start it with / or ~/",
     ),
     (node(1, hf_cache="./cache"), "nodes/1/hf_cache: './cache' is not a path on the node: start it with / or ~/"),
-    # an index that NCCL would read as another number (field report A3b)
+    # an index that NCCL would read as another number
     *(
         (
             fabric(gid_index=value),
@@ -146,7 +146,7 @@ SINGLE_MISTAKES: list[tuple[Mapping[str, Any], str]] = [
         "engine/host: :: opens the API to the network without a key: set one (pulumi config set --secret "
         "api_key ...), bind 127.0.0.1, or say engine.allow_unauthenticated_lan: true",
     ),
-    # NCCL's variables (field report A3)
+    # NCCL's variables
     (
         nccl(NCCL_GIN_ENABLE=""),
         "fabric/nccl: NCCL_GIN_ENABLE is empty, which hides /etc/nccl.conf: leave the key out to unset it",

@@ -48,7 +48,6 @@ def test_a_text_that_is_no_target_is_refused(text: str):
 
 
 def test_a_command_never_prompts_never_waits_without_a_limit_and_never_takes_an_unknown_host():
-    """B2."""
     assert ssh_argv(Target("worker", "ops", 2222), "true", multiplexed=True) == [
         "ssh",
         *("-o", "BatchMode=yes"),
@@ -85,7 +84,7 @@ Host spark-b
 
 
 def test_an_alias_of_the_ssh_configuration_is_what_the_ssh_program_makes_of_it(tmp_path: Path):
-    """B11, B12: port, user, identity and host key alias, without a connection."""
+    """Port, user, identity and host key alias, without a connection."""
     config = tmp_path / "ssh_config"
     config.write_text(CONFIG)
     found = resolve(Target("spark-b", config=config))
@@ -128,7 +127,7 @@ def test_none_and_false_of_sshs_answer_are_nothing():
     assert found == Resolved("h", "u", 22, [], [Path("/a"), Path("/b")])
 
 
-# --- the host key (B12, P5) ---
+# --- the host key ---
 
 ED25519 = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEz6cLhIsSzuxTbzFRPyS7DRKKgvq6mpXr0Vm+pnTXn1"
 RSA = "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAgQC7"
@@ -182,7 +181,7 @@ def test_a_hashed_name_is_found(tmp_path: Path):
     assert host_key(resolved(known_hosts_files=[file])) == ED25519
 
 
-# --- the user's key: the agent before a file (P4) ---
+# --- the user's key: the agent before a file ---
 
 
 @pytest.fixture(scope="session")

@@ -40,7 +40,7 @@ SEEN = {
         "KeyError: 'layers.9.ffn.gate.bias_vl'",
     ],
     "A worker loses its NFS mount, or cannot mount the head's export": [
-        # field report E9
+        # as after a restart of the head alone
         "OSError: [Errno 116] Stale file handle: '/cache/huggingface/hub/models--x/snapshots/y/model-1.safetensors'",
         "could not start: error while mounting volume '/var/lib/docker/volumes/x/_data': failed to mount local volume: "
         "mount :/home/ops/hub:/x, data: addr=192.168.100.1,nfsvers=4.2: connection refused",
@@ -155,7 +155,7 @@ def test_the_words_that_end_every_failed_start_blame_no_peer():
 
 
 def test_memory_that_the_kernel_could_not_register_is_not_blamed_on_the_gid_index():
-    """A19: NCCL words both as a system error."""
+    """NCCL calls both a system error."""
     lines = [
         "NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory",
         "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)",

@@ -122,7 +122,7 @@ def test_a_change_of_phase_is_told_and_so_is_every_quarter_minute_of_silence(
 
 
 def test_a_rank_that_ends_fails_the_start_with_both_ranks_last_lines_and_the_way_out(pair: Pair):
-    """G5: seen when it happens, not at a time-out."""
+    """Seen when it happens, not at a time-out."""
     pair.states = {
         "head": RankState(exit_code=1, finished_at="2026-11-30T07:00:09Z"),
         "worker": RankState(exit_code=1, finished_at="2026-11-30T07:00:03Z"),
@@ -223,7 +223,7 @@ def test_a_first_exception_that_the_kept_lines_lost_is_explained_all_the_same(pa
 
 
 def test_the_limit_names_the_phase_and_calls_nothing_ended(pair: Pair):
-    """I13: a hang is told with the phase it hangs in."""
+    """A hang is reported with the phase it hangs in."""
     pair.tell((pair.head, "Capturing CUDA graphs (decode, FULL):   0%|  | 0/36\n"))
     lines = pair.failure(limit_s=30)
     assert lines[:2] == [
