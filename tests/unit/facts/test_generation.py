@@ -62,3 +62,18 @@ def test_a_third_rank_counts_as_much_as_the_others():
     third = LiveRank("worker2", running=False, generation="aaaa1111", spec=SPEC, exit_code=1)
     found = decide([HEAD, WORKER, third], [*ROLES, "worker2"], SPEC)
     assert found.reason == "worker2's rank ended with exit code 1"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("a@1 b@2", "a@1 b@3", "patches: b changed"),
+        ("a@1 b@2", "a@1 c@3", "patches: c new; b left out"),
+        ("", "a@1 b@2", "patches: a, b new"),
+        ("a@1 b@2", "b@2 a@1", "patches: in another order"),
+    ],
+)
+def test_the_reason_names_the_patches_that_changed(before, after, expected):
+    live = [replace(rank, patches=before) for rank in (HEAD, WORKER)]
+    reason = decide(live, ROLES, "another", after).reason
+    assert reason == f"{decide(live, ROLES, 'another', before).reason} ({expected})"
