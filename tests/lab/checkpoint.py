@@ -1,4 +1,4 @@
-"""The checkpoint on the lab's nodes, as the tests look at it, and an `up` of its steps alone."""
+"""What the tests read of the checkpoint on the lab's nodes, and an `up` of only its steps."""
 
 import json
 from typing import Any
@@ -11,12 +11,12 @@ REVISION = "3c5ed1f0a94b27d86ef1a0b9c2d4e87f5a6b0c13"
 SNAPSHOT = f"{MODEL}/snapshots/{REVISION}"
 JOB = "~/.local/share/spark-stack/dev/job"
 BEFORE = ["--target", "**folder", "--target", "**image**", "--target", "**Node**"]
-"""What the checkpoint's steps need."""
+"""Targets that the checkpoint's steps need."""
 ONLY = ["--target", "**checkpoint**"]
 
 
 def clear(*nodes: str) -> None:
-    """Nodes without a checkpoint, without a job on one, and without the last one's words."""
+    """Remove the checkpoint, its job, and the last job's status from the nodes."""
     for node in nodes:
         on(node, f"docker rm -f spark-dev-checkpoint; rm -rf {MODEL} {HUB}/.locks {JOB}", check=False)
 
@@ -40,20 +40,20 @@ def files(node: str) -> int:
 
 
 def blobs(node: str) -> dict[str, str]:
-    """Blob name -> inode and time, of every whole blob."""
+    """The inode and mtime of every complete blob, by its name."""
     lines = on(node, f"cd {MODEL}/blobs 2>/dev/null && stat -c '%n %i %Y' *; true").splitlines()
     found = dict(line.split(" ", 1) for line in lines)
-    return {name: mark for name, mark in found.items() if "." not in name}
+    return {name: identity for name, identity in found.items() if "." not in name}
 
 
 def mib(node: str, folder: str) -> float:
-    """MiB of all files below a folder, links followed."""
+    """The MiB of all files below a folder, following links."""
     sizes = on(node, f"find -L {folder} -type f -printf '%s\\n'").split()
     return sum(map(int, sizes)) / 2**20
 
 
 def assert_whole(*nodes: str) -> None:
-    """Every link leads to a blob whose content is its name; a proper ref; nothing of ours left behind."""
+    """Every link leads to a blob whose hash is its name, there is a proper ref, and no file of ours is left over."""
     for node in nodes:
         on(node, f"cd {MODEL}/blobs && ls | grep -E '^.{{64}}$' | sed 's/.*/&  &/' | sha256sum --check --quiet")
         assert on(node, f"find -L {SNAPSHOT} -type f | wc -l").strip() == "56"

@@ -1,8 +1,8 @@
-"""A pair of its own for every file of tests here: clean nodes, an empty backend, no fault, a good hub.
+"""Gives every file of tests here clean nodes, an empty backend, no fault and a good hub.
 
-Files do not build on each other, and run side by side (`pytest -n 2 --dist loadfile`): each process has its own pair,
-with networks and services of its own. The nodes are containers, but for what lies in machines/ and needs kernels of
-their own. What the lab stands in for is in lab/README.md.
+Files do not build on each other and run side by side (`pytest -n 2 --dist loadfile`): each process has its own pair,
+with its own networks and services. The nodes are containers, except for the tests in machines/, which need kernels of
+their own. lab/README.md says what is real in the lab.
 """
 
 import os
@@ -39,13 +39,13 @@ Guard = Callable[[Path], None]
 
 @pytest.fixture(scope="session")
 def guard() -> Iterator[Guard]:
-    """guard(folder) sees to a pair's end: it is taken down when this process has ended, however it ended."""
+    """guard(folder) takes a pair down when this process ends, however it ends."""
     guards: dict[Path, subprocess.Popen[bytes]] = {}
 
     def begin(folder: Path) -> None:
         if folder not in guards:
             environment = os.environ | {"SPARK_LAB": str(folder)}
-            # in a session of its own: a Ctrl-C is this process's to take
+            # in a session of its own, so that Ctrl-C reaches only this process
             guards[folder] = subprocess.Popen(
                 [str(LAB), "guard"], stdin=subprocess.PIPE, env=environment, start_new_session=True
             )
@@ -59,13 +59,13 @@ def guard() -> Iterator[Guard]:
 
 @pytest.fixture(scope="module")
 def stack(request: pytest.FixtureRequest, guard: Guard) -> Iterator[Stack]:
-    """A stack `dev` on clean nodes that only this file uses."""
+    """A stack `dev`, on clean nodes that only this file uses."""
     is_machine = Path(request.node.path).is_relative_to(HERE / MACHINES)
     nodes = MACHINES if is_machine else request.config.getoption("--nodes")
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     if nodes == MACHINES and worker:
         pytest.exit("machines run one pair at a time: without -n, or with -n 1")
-    # pair 0 is the one of `make demo`; machines run one pair at a time
+    # `make demo` uses pair 0; there is only one pair of machines at a time
     place = PROJECT_DIR / ".lab" / "pairs" / (nodes if nodes == MACHINES else str(worker + 1))
     number = "0" if nodes == MACHINES else str(worker + 1)
     os.environ["SPARK_LAB"] = str(place)
@@ -73,7 +73,7 @@ def stack(request: pytest.FixtureRequest, guard: Guard) -> Iterator[Stack]:
     shutil.rmtree(place / "state", ignore_errors=True)
     hub()
     if nodes == MACHINES:
-        # back to the kept state in seconds; new ones would boot
+        # going back to the kept state takes seconds; new machines would have to boot
         lab("up", "--nodes", nodes, "--pair", number, limit_s=1800)
         lab("reset")
     else:

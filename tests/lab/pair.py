@@ -1,6 +1,6 @@
-"""A pair of the lab as the tests see it: commands of lab/lab, a shell on a node, and a stack that `pulumi` converges.
+"""A pair of the lab for the tests: commands of lab/lab, a shell on a node, and a stack that `pulumi` converges.
 
-Which pair is said by $SPARK_LAB, which conftest.py sets for each file of tests.
+$SPARK_LAB says which pair; conftest.py sets it for each file of tests.
 """
 
 import json
@@ -24,14 +24,14 @@ from lab.place import Place
 PROJECT_DIR = Path(__file__).parents[2]
 LAB = PROJECT_DIR / "lab" / "lab"
 API = "http://127.0.0.1:8888"
-"""On the head: nothing of a node is forwarded to the control host."""
+"""The API's address on the head. Nothing of a node is forwarded to the control host."""
 NODES = ("head", "worker")
 MODEL = "deepseek-v4-flash-dspark"
 
 
 @dataclass(frozen=True)
 class Done:
-    """A command that ended: exit code, everything it printed, seconds it took."""
+    """A command that ended: its exit code, everything it printed, and the seconds it took."""
 
     code: int
     text: str
@@ -39,14 +39,15 @@ class Done:
 
 
 def place() -> Place:
-    """The pair of the file of tests that runs."""
+    """The pair of the current file of tests."""
     return Place.of_environment()
 
 
 def view(of: Path) -> Path:
-    """The checkout as this pair's: its own `.lab` and the shipped stack file with its own address of the control host.
+    """Make a view of the checkout for this pair, and return its folder.
 
-    So everything that is shipped runs as it is, several pairs side by side. Returns the folder.
+    It has the pair's own `.lab`, and the shipped stack file with the pair's own address of the control host. So several
+    pairs run side by side with everything as it ships.
     """
     folder = of / "project"
     folder.mkdir(exist_ok=True)
@@ -54,7 +55,7 @@ def view(of: Path) -> Path:
     for name, target in links.items():
         if not (folder / name).is_symlink():
             (folder / name).symlink_to(target)
-    # Python resolves the link of a script, and would then run beside the checkout's own `.lab`
+    # copies, because Python resolves the link of a script and would then use the checkout's own `.lab`
     for name in ("Pulumi.yaml", "__main__.py"):
         (folder / name).write_text((PROJECT_DIR / name).read_text())
     shipped = (PROJECT_DIR / "Pulumi.dev.yaml").read_text()
@@ -84,7 +85,7 @@ def lab(*words: str, limit_s: float = 600) -> Done:
 
 
 def on(node: str, line: str, *, root: bool = False, check: bool = True, stdin: str = "") -> str:
-    """What a shell line prints on a node, as the user that the stack uses, or as root."""
+    """Run a shell line on a node, as the stack's user or as root, and return what it prints."""
     [known] = [known for known in LAB_NODES if known.name == node]
     words = access.ssh_command(place(), known, user="root" if root else "spark")
     return run([*words, line], limit_s=180, check=check, stdin=stdin).text
@@ -101,21 +102,21 @@ def ranks() -> list[dict[str, Any]]:
 
 
 def identities() -> list[tuple[str, str]]:
-    """Container id and start time of both ranks: equal means that nothing was replaced or restarted."""
+    """Container id and start time of both ranks. If they stay equal, no rank was replaced or restarted."""
     return [(rank["Id"], rank["State"]["StartedAt"]) for rank in ranks()]
 
 
 Change = Callable[[dict[str, Any]], Any]
-"""What a test does to the cluster's mapping of a stack file."""
+"""A test's change to the `cluster` mapping of a stack file."""
 
 
 class Under:
-    """A command under way; its lines so far, and a way to wait for one of them."""
+    """A running command: its output so far, and a way to wait for something."""
 
     def __init__(self, argv: list[str], env: dict[str, str]) -> None:
         self.log = place().root / "under-way.log"
         with self.log.open("w") as log:
-            # a shell without job control starts what is in the background with Ctrl-C ignored
+            # a shell without job control makes background commands ignore Ctrl-C
             self.process = subprocess.Popen(
                 ["env", "--default-signal=INT", *argv],
                 cwd=project(),
@@ -130,7 +131,7 @@ class Under:
         return self.log.read_text()
 
     def until(self, reached: Callable[[], bool], what: str, limit_s: float = 180) -> None:
-        """Wait for something that happens while the command runs; not to see it is a failure."""
+        """Wait for something that happens while the command runs. Fails if it does not happen."""
         end = time.monotonic() + limit_s
         while not reached():
             assert self.process.poll() is None, f"it ended before {what}:\n{self.text[-6000:]}"
@@ -144,7 +145,7 @@ class Under:
         return Done(code, self.text, time.monotonic() - began)
 
     def interrupt(self) -> Done:
-        """Ctrl-C, and again for one who does not wait until what is under way has ended."""
+        """Ctrl-C, and a second one, as from somebody who does not wait for the running steps to end."""
         self.process.send_signal(signal.SIGINT)
         time.sleep(2)
         self.process.send_signal(signal.SIGINT)
@@ -152,7 +153,7 @@ class Under:
 
 
 def hub(**switches: Any) -> None:
-    """Tell the lab's hub what to do badly (lab/hub/switches.py); without any, nothing."""
+    """Set the switches of the lab's hub (lab/hub/switches.py); without any, it is a good hub."""
     file = place().root / "hub.json"
     if switches:
         part = file.with_suffix(".part")
@@ -163,16 +164,16 @@ def hub(**switches: Any) -> None:
 
 
 def hub_log() -> str:
-    """Every request that the hub had, one a line: method, path, status, range."""
+    """The hub's log: one line for each request, with method, path, status and range."""
     return (place().root / "hub.log").read_text()
 
 
 class Stack:
-    """A stack in a backend of the tests' own, from the shipped Pulumi.dev.yaml or a changed copy of it."""
+    """A stack in the tests' own backend, from the shipped Pulumi.dev.yaml or a changed copy of it."""
 
     api_key: str | None = None
     hf_token: str | None = None
-    """Set: a changed stack file gets them as the stack's secrets."""
+    """If set, a changed stack file gets api_key and hf_token as secrets."""
 
     def __init__(self, name: str = "dev") -> None:
         self.name = name
@@ -188,7 +189,7 @@ class Stack:
         return run(["pulumi", *words], limit_s=limit_s, env=self.env, check=check)
 
     def file(self, change: Change | None) -> list[str]:
-        """The words that name the stack file: none for the shipped one."""
+        """The arguments that name the stack file; none for the shipped one."""
         if change is None:
             return []
         document = yaml.safe_load((project() / "Pulumi.dev.yaml").read_text())
@@ -209,7 +210,7 @@ class Stack:
         return self.pulumi("up", *flags, *words, check=check)
 
     def begin_up(self, change: Change | None = None, *words: str) -> "Under":
-        """An `up` that runs on by itself, for what happens meanwhile."""
+        """Begin an `up` and let it run, so that the test can do something meanwhile."""
         flags = ["--stack", self.name, "--yes", "--skip-preview", "--non-interactive", *self.file(change)]
         return Under(["pulumi", "up", *flags, *words], self.env)
 
@@ -218,10 +219,10 @@ class Stack:
         return self.pulumi("preview", *flags, *words, check=check)
 
     def steps(self, change: Change | None = None) -> dict[str, str]:
-        """What a preview would do: resource name -> operation, without what stays the same and without components."""
+        """The operation of a preview for each resource, without components and resources that stay the same."""
         flags = ["--stack", self.name, "--non-interactive", "--json", *self.file(change)]
         found = self.pulumi("preview", *flags)
-        # warnings of the plugins may stand before the document
+        # the plugins may print warnings before the document
         document = json.loads(found.text[found.text.index("{") :])
         steps = {}
         for step in document["steps"]:
@@ -235,7 +236,7 @@ class Stack:
         return found
 
     def spark(self, *words: str, answer: str = "") -> Done:
-        """scripts/spark, with `answer` on its stdin."""
+        """Run scripts/spark with `answer` on its stdin."""
         began = time.monotonic()
         done = subprocess.run(
             [str(project() / "scripts" / "spark"), *words], cwd=project(), env=self.env, input=answer,
@@ -249,7 +250,7 @@ class Stack:
 
 
 def api(path: str, body: dict[str, Any] | None = None, key: str | None = None, *, at: str = API) -> tuple[int, Any]:
-    """Status and document of one request to the engine, from the head's own shell. The headers go by stdin."""
+    """Status and document of a request to the engine, made on the head itself. The headers go over stdin."""
     send = f"--data {shlex.quote(json.dumps(body))}" if body else ""
     headers = ["Content-Type: application/json", *([f"Authorization: Bearer {key}"] if key else [])]
     line = f"curl --silent --max-time 120 --write-out '\\n%{{http_code}}' --header @- {send} {at}{path}"
@@ -258,7 +259,7 @@ def api(path: str, body: dict[str, Any] | None = None, key: str | None = None, *
 
 
 def ask(question: str = "What is 47 x 89?", key: str | None = None) -> str:
-    """The answer to one question."""
+    """Ask the pair one question and return the answer."""
     body = {"model": MODEL, "messages": [{"role": "user", "content": question}], "max_tokens": 64, "temperature": 0}
     status, document = api("/v1/chat/completions", body, key)
     assert status == 200, document
@@ -266,7 +267,7 @@ def ask(question: str = "What is 47 x 89?", key: str | None = None) -> str:
 
 
 def gid_row(node: str) -> int:
-    """The row that the node's own table has for its fabric address: RoCE v2, on the first port."""
+    """The RoCE v2 row of the node's fabric address in its own table, on the first port."""
     address = f"192.168.100.{NODES.index(node) + 1}"
     digits = socket.inet_aton(address).hex()
     gid = f"0000:0000:0000:0000:0000:ffff:{digits[:4]}:{digits[4:]}"
@@ -278,12 +279,12 @@ def gid_row(node: str) -> int:
 
 
 def environment_of(node: str, container: str) -> dict[str, str]:
-    """The environment of a container's process 1 as the kernel has it: what rank.py handed to the engine."""
+    """The environment of a container's process 1, as the kernel has it: what rank.py passed to the engine."""
     pid = inspect(node, container)["State"]["Pid"]
     text = on(node, f"tr '\\0' '\\n' </proc/{pid}/environ", root=True)
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 
 
 def words_of(text: str) -> str:
-    """Printed text without colours and repeated white space, for asserting on sentences."""
+    """Printed text without colors and repeated white space, to compare sentences."""
     return re.sub(r"\s+", " ", re.sub(r"\x1b\[[0-9;]*m", "", text))

@@ -1,4 +1,4 @@
-"""What breaks on real pairs: each fault ends `up` soon, with both ranks' last lines and what it means; `up` repairs."""
+"""Faults as on real pairs: each soon ends `up`, with both ranks' last lines and their meaning; the next repairs."""
 
 import time
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from tests.lab.pair import Stack, ask, identities, lab, on, words_of
 
 SOON_S = 45
-"""Most seconds from the end of a rank to the end of `up`, on emulated machines."""
+"""The most seconds from the end of a rank to the end of `up`, on emulated machines."""
 
 
 def ended_at(node: str, rank: int) -> float:
@@ -78,7 +78,7 @@ def test_a_missing_shard_comes_from_the_head_before_the_ranks_start(pair: Stack)
 
 
 def test_a_rank_that_starts_without_a_shard_ends_at_once_and_names_it(pair: Stack) -> None:
-    """As after a reboot by hand: no step before the rank's own check."""
+    """As after a reboot: only the rank's own check runs before the engine."""
     snapshot = "$(echo ~/.cache/huggingface/hub/models--deepseek-ai--DeepSeek-V4-Flash-DSpark/snapshots/*)"
     link = f"{snapshot}/model-00031-of-00048.safetensors"
     on("worker", f"mv {link} /tmp/kept")

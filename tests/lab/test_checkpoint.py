@@ -1,4 +1,4 @@
-"""The checkpoint's bad days: whatever is cut, damaged or full, the next `up` ends whole, and nothing is lost.
+"""Whatever is cut, damaged or full, the next `up` completes the checkpoint, and nothing is lost.
 
 Only the checkpoint's steps run here (`--target`); the ranks have their own tests.
 """
@@ -14,7 +14,7 @@ from tests.lab.pair import NODES, Stack, Under, hub, hub_log, lab, on, place, wo
 
 TOKEN = "hf_only-for-the-download"
 SLOW = 600_000
-"""Bytes a second of a slow hub: 36 MB then take a minute, longer than a busy machine needs to see them under way."""
+"""A slow hub's bytes a second: 36 MB take a minute, so that even a busy machine sees the download while it runs."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,7 +32,7 @@ def a_good_hub() -> Iterator[None]:
 
 
 def under_way(pair: Stack, node: str, count: int, change: Any = None) -> Under:
-    """An `up` from nothing over a slow hub, as soon as more than `count` files are on the node; hub() makes it fast."""
+    """An `up` from nothing with a slow hub, at the moment when the node has more than `count` files."""
     clear(*NODES)
     hub(rate_bytes_s=SLOW)
     run = pair.begin_up(change, *ONLY)
@@ -129,7 +129,7 @@ def test_a_mirror_goes_on_after_the_cable_was_out_and_every_connection_was_reset
 
 
 def test_whatever_is_broken_on_the_worker_that_alone_is_mended_over_the_fabric(pair: Stack) -> None:
-    """A wrong byte, a truncated shard, a dangling link, leftovers, files of root; the hub is not even there."""
+    """A wrong byte, a truncated shard, a dangling link, left-over files, files of root, and no hub."""
     shard = f"{SNAPSHOT}/model-000%02d-of-00048.safetensors"
     flipped, short, gone = (on("worker", f"readlink -f {shard % number}").strip() for number in (7, 19, 31))
     before = blobs("worker")

@@ -1,4 +1,4 @@
-"""The GID index drifts over a reboot and is found again; a node without a usable row stops all before it starts."""
+"""A GID index that drifts over a reboot is found again; a node without a usable row stops `up` before any change."""
 
 import pytest
 

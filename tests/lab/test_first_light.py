@@ -1,4 +1,4 @@
-"""From clean nodes to an answer, and what a converged pair holds still for."""
+"""From clean nodes to an answer, and what changes nothing on a converged pair."""
 
 import json
 from pathlib import Path
@@ -61,7 +61,7 @@ def test_each_rank_has_its_own_nodes_gid_index_and_no_empty_nccl_variable(stack:
     assert rows[0] != rows[1], "no index fits both nodes"
     assert [env["NCCL_IB_GID_INDEX"] for env in found] == list(map(str, rows))
     for env in found:
-        # the image bakes its builder's netdev for Gloo
+        # the image names its builder's netdev for Gloo
         assert env["GLOO_SOCKET_IFNAME"] == env["NCCL_SOCKET_IFNAME"] == "enp1s0f1np1"
         assert [name for name, value in env.items() if name.startswith("NCCL_") and not value] == []
 

@@ -1,4 +1,4 @@
-"""The lab's own verbs on node-containers: what a node shows as its own, states, and that nothing of it stays behind."""
+"""The lab's own commands on node-containers: what belongs to a node, states, and that nothing is left behind."""
 
 import json
 import socket
@@ -18,7 +18,7 @@ PORT = "/sys/class/infiniband/rocep1s0f1/ports/1"
 
 
 def carrier(node: str) -> tuple[str, str]:
-    """The netdev's carrier and its HCA's port, as the node sees them."""
+    """The netdev's carrier and the state of its HCA's port, as the node sees them."""
     found = on(node, f"cat /sys/class/net/enp1s0f1np1/carrier {PORT}/state").splitlines()
     return found[0], found[1]
 
@@ -93,7 +93,7 @@ def test_a_kept_state_brings_back_the_disks_of_both_nodes(stack: Stack) -> None:
 
 @pytest.fixture
 def another(stack: Stack, guard: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch) -> Iterator[ContainerPair]:
-    """A second pair beside this file's."""
+    """A second pair beside this file's pair."""
     root = place().root.parent / "another"
     guard(root)
     monkeypatch.setenv("SPARK_LAB", str(root))
@@ -103,7 +103,7 @@ def another(stack: Stack, guard: Callable[[Path], None], monkeypatch: pytest.Mon
 
 
 def left(pair: ContainerPair) -> list[str]:
-    """What a pair has on the daemon."""
+    """Everything that a pair has on the daemon."""
     daemon = docker.find()
     assert daemon is not None, "this file's own pair runs on it"
     return [name for kind in ("container", "network", "volume") for name in daemon.ours(kind, pair.place.identity)]

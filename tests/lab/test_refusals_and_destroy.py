@@ -1,4 +1,4 @@
-"""An API key that nobody sees, what stops before any change, and what a destroy leaves behind."""
+"""An API key that nobody sees, refusals before any change, and what a destroy leaves behind."""
 
 import json
 from typing import Any

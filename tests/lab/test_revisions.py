@@ -1,4 +1,4 @@
-"""Another revision, the way back, and what `scripts/spark prune` removes. Only the checkpoint's steps run here."""
+"""Changing the revision, going back, and what `scripts/spark prune` removes. Only the checkpoint's steps run."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ LATER = "b2f0447c61e9d85a3d0c7be15f1962a84cd3707e"
 
 @pytest.fixture(scope="module")
 def pair(stack: Stack) -> Iterator[Stack]:
-    """Both nodes whole at the first revision."""
+    """A stack whose nodes both have the first revision."""
     hub()
     stack.up(None, *BEFORE)
     up(stack)

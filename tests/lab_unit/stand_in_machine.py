@@ -1,4 +1,4 @@
-"""What the stand-in's tests share: a machine in a folder, a small checkpoint, the recipe's arguments, two ranks."""
+"""Shared by the stand-in engine's tests: a machine in a folder, a small checkpoint, the recipe's arguments, ranks."""
 
 import http.client
 import json
@@ -33,7 +33,7 @@ RECIPE = [
 
 
 def hca(root: Path, name: str, rows: dict[int, tuple[str, str]], state: str = "4: ACTIVE") -> None:
-    """An HCA with port 1 below root/class/infiniband; rows: index -> (gid, type), an empty slot without a type."""
+    """Make an HCA with port 1 below root/class/infiniband. rows: index -> (gid, type); an empty slot has no type."""
     port = root / "class/infiniband" / name / "ports/1"
     (port / "gids").mkdir(parents=True)
     (port / "gid_attrs/types").mkdir(parents=True)
@@ -46,7 +46,7 @@ def hca(root: Path, name: str, rows: dict[int, tuple[str, str]], state: str = "4
 
 
 def checkpoint(folder: Path, shards: int = 3) -> Path:
-    """A snapshot with a tensor a shard."""
+    """Make a snapshot with one tensor in each shard."""
     folder.mkdir(parents=True)
     weight_map = {}
     for number in range(1, shards + 1):
@@ -60,7 +60,7 @@ def checkpoint(folder: Path, shards: int = 3) -> Path:
 
 LAUNCH = "from lab.runtime.vllm.main import main; raise SystemExit(main())"
 LIMIT_S = 60
-"""Most seconds that a test waits for a line or an end."""
+"""The most seconds that a test waits for a line or for the end of a process."""
 
 
 class Pair:
@@ -97,21 +97,21 @@ class Pair:
     def log(self, rank: int) -> str:
         return (self.folder / f"{rank}.log").read_bytes().decode()
 
-    def wait_for(self, rank: int, words: str) -> None:
+    def wait_for(self, rank: int, text: str) -> None:
         for _ in range(LIMIT_S * 50):
-            if words in self.log(rank):
+            if text in self.log(rank):
                 return
             if self.ranks[rank].poll() is not None:
                 break
             with suppress(subprocess.TimeoutExpired):
                 self.ranks[rank].wait(0.02)
-        raise AssertionError(f"rank {rank} never said {words!r}:\n{self.log(rank)}")
+        raise AssertionError(f"rank {rank} never logged {text!r}:\n{self.log(rank)}")
 
     def code(self, rank: int) -> int:
         return self.ranks[rank].wait(LIMIT_S)
 
     def serves(self) -> None:
-        """Both ranks, ready."""
+        """Start both ranks, and return when they are ready."""
         self.start(1)
         self.start(0)
         self.wait_for(0, "Application startup complete.")
@@ -128,7 +128,7 @@ class Pair:
 
 
 def two_ranks(folder: Path, free_port: Callable[[], int]) -> Iterator[Pair]:
-    """The body of a fixture."""
+    """The body of a fixture: two ranks, ended after the test."""
     made = Pair(folder, free_port(), free_port())
     yield made
     for process in made.ranks.values():

@@ -1,4 +1,4 @@
-"""The lab's hub, asked over HTTP as huggingface_hub asks it; a whole snapshot_download is tried on the lab itself."""
+"""The lab's hub, asked over HTTP as huggingface_hub does. Whole downloads run in the lab's own tests."""
 
 import hashlib
 import http.client
@@ -20,7 +20,7 @@ SHARD = "model-00007-of-00048.safetensors"
 
 
 class Client:
-    """One hub and its lab folder."""
+    """A hub and its lab folder."""
 
     def __init__(self, port: int, lab: Path) -> None:
         self.port, self.lab = port, lab
@@ -143,7 +143,7 @@ def test_a_flipped_file_has_its_size_and_not_its_digest(hub):
 
 
 def test_a_file_of_the_wrong_size_is_short_by_the_listing_and_whole_by_its_headers(hub):
-    """A truncated object on the hub's side: nothing on the way lost anything."""
+    """As if the file were truncated on the hub's side: the transfer itself is complete."""
     row, (_, _, good) = hub.tree()[SHARD], hub.file(SHARD)
     hub.switch(wrong_size=[SHARD])
     status, headers, short = hub.file(SHARD)

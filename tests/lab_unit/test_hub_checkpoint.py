@@ -1,4 +1,4 @@
-"""The lab's checkpoints: the real layout, files that safetensors would read, and the same bytes on every machine."""
+"""The lab's checkpoints: the real layout, files that safetensors can read, and the same bytes on every machine."""
 
 import json
 import re
@@ -69,7 +69,7 @@ PLACES = re.compile(
     r"embed\.weight|norm\.weight|head\.weight|mtp\.\d\.main_norm\.weight|(layers|mtp)\.\d+\."
     r"(attn_norm\.weight|attn\.(wq_a|wkv|wo_a)\.weight|ffn\.gate\.weight|ffn\.experts\.\d\.w[123]\.(weight|scale))"
 )
-"""Names that vLLM 0.25.1 has a place for (models/deepseek_v4/nvidia: model.py, dspark.py), as far as used here."""
+"""Names that vLLM 0.25.1 has a place for (models/deepseek_v4/nvidia: model.py, dspark.py), of those used here."""
 
 
 def test_a_text_checkpoint_has_only_tensors_that_the_text_class_takes(repository):
@@ -89,8 +89,8 @@ def test_a_text_checkpoint_has_only_tensors_that_the_text_class_takes(repository
 
 
 def test_every_profile_that_pins_a_revision_finds_it_on_the_hub():
-    wanted = [read_profile(name)[0]["checkpoint"] for name in profiles()]
-    pinned = {(each["repo"], each["revision"]) for each in wanted if "revision" in each}
+    checkpoints = [read_profile(name)[0]["checkpoint"] for name in profiles()]
+    pinned = {(each["repo"], each["revision"]) for each in checkpoints if "revision" in each}
     assert len(pinned) == 2 and pinned <= set(REVISIONS)
 
 

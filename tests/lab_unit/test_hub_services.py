@@ -1,4 +1,4 @@
-"""lab/services' care with processes: only what it started is ever ended, and whoever is in the way is named."""
+"""lab/services ends only processes that it started, and names a process that is in the way."""
 
 import os
 import socket
@@ -22,7 +22,7 @@ def place(tmp_path) -> Place:
 
 
 @pytest.fixture
-def stranger() -> Iterator[int]:
+def foreign() -> Iterator[int]:
     """A process that is not the lab's."""
     process = subprocess.Popen([sys.executable, "-c", SLEEPER])
     yield process.pid
@@ -30,26 +30,26 @@ def stranger() -> Iterator[int]:
     process.wait()
 
 
-def service(place: Place, mark: str, port: int) -> Service:
-    return Service("sleeper", [sys.executable, "-c", SLEEPER, mark], mark, port, place)
+def service(place: Place, signature: str, port: int) -> Service:
+    return Service("sleeper", [sys.executable, "-c", SLEEPER, signature], signature, port, place)
 
 
 def test_a_service_is_started_known_and_stopped(place, free_port):
-    made = service(place, "mark-one", free_port())
+    made = service(place, "signature-one", free_port())
     made.launch()
     pid = made.pid()
     assert pid is not None
     assert made.stop()
     assert not made.stop()
-    assert "mark-one" not in services.command_line(pid)
+    assert "signature-one" not in services.command_line(pid)
 
 
-def test_a_pid_that_is_somebody_elses_by_now_is_left_alone(place, stranger, free_port):
-    made = service(place, "mark-two", free_port())
-    made.pid_file.write_text(f"{stranger}\n")
+def test_a_pid_that_is_somebody_elses_by_now_is_left_alone(place, foreign, free_port):
+    made = service(place, "signature-two", free_port())
+    made.pid_file.write_text(f"{foreign}\n")
     assert made.pid() is None
     assert not made.stop()
-    assert SLEEPER in services.command_line(stranger)
+    assert SLEEPER in services.command_line(foreign)
 
 
 def test_whoever_holds_the_port_is_named(place, free_port):
@@ -57,13 +57,13 @@ def test_whoever_holds_the_port_is_named(place, free_port):
     with socket.create_server(("127.0.0.1", port)):
         assert f"pid {os.getpid()} " in str(services.listener("127.0.0.1", port))
         with pytest.raises(LabError, match=rf"needs port {port} .* pid {os.getpid()} .*\n  way out: stop it"):
-            service(place, "mark-three", port).launch()
+            service(place, "signature-three", port).launch()
     assert services.listener("127.0.0.1", port) is None
 
 
 def test_a_service_that_ends_at_once_is_told_with_the_end_of_its_log(place, free_port):
-    command = [sys.executable, "-c", "print('no such setting'); raise SystemExit(3)", "mark-four"]
-    made = Service("sleeper", command, "mark-four", free_port(), place)
+    command = [sys.executable, "-c", "print('no such setting'); raise SystemExit(3)", "signature-four"]
+    made = Service("sleeper", command, "signature-four", free_port(), place)
     made.launch()
     with pytest.raises(LabError, match=r"the sleeper ended at once(.|\n)*no such setting"):
         made.await_answer(lambda: False)

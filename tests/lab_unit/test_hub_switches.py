@@ -1,4 +1,4 @@
-"""The hub's rate: all connections together, counted in bytes."""
+"""The hub's switches: its rate, which all connections share, and mistakes in the file."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A lab machine's QEMU command, its pid file, and the image's files that must agree with it."""
+"""A machine's QEMU command and pid file, and the image's files that must agree with them."""
 
 import importlib.util
 import io
@@ -43,8 +43,8 @@ def test_each_end_of_a_fabric_link_sends_to_where_the_other_listens(tmp_path):
 
 def test_no_socket_path_grows_with_the_folder_of_the_checkout():
     deep = Path("/a-long-folder-name" * 12)
-    words = [word for node in NODES for word in machine(node, deep).command() if str(deep) in word]
-    assert words == []
+    long = [word for node in NODES for word in machine(node, deep).command() if str(deep) in word]
+    assert long == []
     assert len(str(Place(deep).control_sockets)) < 50, "ssh adds 58 bytes to it, and 107 is the limit"
 
 
@@ -91,20 +91,20 @@ def test_the_folder_of_the_lab_is_not_part_of_the_hardware(tmp_path):
 
 def test_a_pid_file_that_names_another_process_is_not_our_machine(tmp_path):
     ours = machine(HEAD, tmp_path)
-    stranger = subprocess.Popen([sys.executable, "-c", "input()", "spark-head"], stdin=subprocess.PIPE, cwd=tmp_path)
+    foreign = subprocess.Popen([sys.executable, "-c", "input()", "spark-head"], stdin=subprocess.PIPE, cwd=tmp_path)
     try:
-        ours.pid_file.write_text(str(stranger.pid))
+        ours.pid_file.write_text(str(foreign.pid))
         assert ours.pid() is None
         ours.kill()
-        assert stranger.poll() is None, "it was left alone"
+        assert foreign.poll() is None, "it was left alone"
     finally:
-        stranger.communicate(b"\n")
+        foreign.communicate(b"\n")
 
 
 def test_our_qemu_is_found_by_its_name_and_folder(tmp_path):
     lab = tmp_path / "lab"
     lab.mkdir()
-    # bash's exec gives the stand-in QEMU's own argv[0]
+    # bash's exec gives this stand-in the argv[0] of QEMU
     words = [
         "exec",
         "-a",
@@ -253,7 +253,7 @@ def test_known_hosts_name_the_port_where_it_is_another(tmp_path, kind, name):
 
 @pytest.fixture
 def own_keys(tmp_path, monkeypatch):
-    """Not those of the checkout's lab."""
+    """Use keys of the test's own, not those of the checkout's lab."""
     monkeypatch.setenv("SPARK_LAB_SHARED", str(tmp_path / "lab"))
 
 

@@ -1,4 +1,4 @@
-"""The command stand-in: what it refuses, compares, runs, prints and keeps secret. Commands run here, none over ssh."""
+"""The stand-in for the command plugin: what it refuses, compares, runs, prints and keeps secret. None uses ssh."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJjS"
 
 @pytest.fixture
 def shown(monkeypatch):
-    """Every line sent to the engine."""
+    """The lines that were sent to the engine."""
     lines = []
     monkeypatch.setattr(engine, "log", lambda urn, line: lines.append(line))
     return lines
@@ -197,7 +197,7 @@ def test_a_connection_gets_its_defaults_and_is_secret():
         ({"triggers": ["a"]}, {"triggers": ["a", {"k": ["v"]}]}, {"triggers[1]": "ADD"}),
         ({"triggers": ["a"]}, {}, {"triggers": "DELETE_REPLACE"}),
         ({}, {"triggers": ["a"]}, {"triggers": "ADD_REPLACE"}),
-        # how the engine asks whether it goes along when what its triggers name is replaced
+        # what the engine asks when a resource that the triggers name is replaced
         ({"triggers": ["a"]}, {"triggers": UNKNOWN}, {"triggers": "UPDATE_REPLACE"}),
         ({"environment": {"A": "a"}}, {"environment": {"A": "b", "B": "c"}}, None),
         ({"create": "x"}, {"create": "x"}, {}),

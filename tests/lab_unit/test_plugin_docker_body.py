@@ -1,4 +1,4 @@
-"""A container's inputs as the Engine API's create request, its files as an archive, and its inspection as a state."""
+"""A container's inputs as the Engine API's create request, its files as an archive, its inspection as a state."""
 
 import io
 import sys
@@ -113,7 +113,7 @@ def test_what_is_no_duration_is_refused(text):
 
 
 def inspected(**changes):
-    """The daemon's answer for RANK as it was created."""
+    """The daemon's description of RANK after its creation."""
     config = {"Hostname": "worker", "User": "", **body()}
     host = config.pop("HostConfig")
     host.update(SecurityOpt=["label=disable"], Runtime="runc", ShmSize=64 << 20)

@@ -1,5 +1,7 @@
-"""What the docker stand-in calls a difference, which path it names, and what it replaces. The expectations are those of
-the official plugin 5.2.0, asked over its own gRPC with the same states and inputs."""
+"""Which differences the stand-in for the docker plugin reports, with which paths, and what it replaces.
+
+The expectations are answers of the official plugin 5.2.0, asked over its own gRPC with the same states and inputs.
+"""
 
 import sys
 from pathlib import Path
@@ -37,14 +39,14 @@ STATE = {
 }
 
 
-def found(state=None, kind=CONTAINER, **inputs):
-    """path: kind of every difference of a container whose inputs are INPUT with these; None leaves one out."""
+def differences(state=None, kind=CONTAINER, **inputs):
+    """The differences (path: kind) of a container with these inputs in place of INPUT's; None leaves one out."""
     new = {name: value for name, value in {**INPUT, **inputs}.items() if value is not None}
     return dict(resource_changes(INPUTS[kind], {**STATE, **(state or {})}, new))
 
 
 def replaced(**inputs):
-    return bool({path.split("[")[0].split(".")[0] for path in found(**inputs)} & replacing_of(inputs))
+    return bool({path.split("[")[0].split(".")[0] for path in differences(**inputs)} & replacing_of(inputs))
 
 
 def replacing_of(inputs):
@@ -52,7 +54,7 @@ def replacing_of(inputs):
 
 
 def test_a_second_run_finds_nothing():
-    assert found() == {}
+    assert differences() == {}
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ def test_a_second_run_finds_nothing():
     ],
 )
 def test_a_change_is_named_by_the_smallest_path(inputs, paths):
-    assert found(**inputs) == paths
+    assert differences(**inputs) == paths
 
 
 @pytest.mark.parametrize(
@@ -95,20 +97,20 @@ def test_a_change_is_named_by_the_smallest_path(inputs, paths):
     ],
 )
 def test_order_zeros_and_what_the_daemon_fills_in_are_no_change(inputs):
-    assert found(**inputs) == {}
+    assert differences(**inputs) == {}
 
 
 def test_the_order_of_a_command_is_a_change():
-    assert found(command=["vllm", "serve", "6", "--max-num-seqs"])
+    assert differences(command=["vllm", "serve", "6", "--max-num-seqs"])
 
 
 def test_an_emptied_list_is_a_change_where_a_missing_one_is_not():
-    assert found(envs=[]) == {"envs": "DELETE"}
+    assert differences(envs=[]) == {"envs": "DELETE"}
 
 
 @pytest.mark.parametrize("name", ["labels", "envs", "command"])
 def test_a_wholly_unknown_label_list_does_not_drag_a_container_into_a_replacement(name):
-    assert found(**{name: UNKNOWN}) == {}
+    assert differences(**{name: UNKNOWN}) == {}
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ def test_a_wholly_unknown_label_list_does_not_drag_a_container_into_a_replacemen
         ({"mustRun": False}, False),
         ({"mounts": [BIND]}, True),
         ({"mounts": [BIND, {**NFS, "readOnly": True}]}, True),
-        # the official plugin's trap: the container goes on with its old mount
+        # the official plugin's trap: the container keeps its old mount
         ({"mounts": [{**BIND, "source": "/srv/other"}, NFS]}, False),
     ],
 )
@@ -132,7 +134,9 @@ def test_replacements_are_the_official_ones(inputs, answer):
 
 def test_a_read_back_value_in_dockers_own_form_is_a_difference():
     state = {"healthcheck": {"tests": ["CMD", "true"], "interval": "1m0s"}}
-    assert found(state, healthcheck={"tests": ["CMD", "true"], "interval": "60s"}) == {"healthcheck.interval": "UPDATE"}
+    assert differences(state, healthcheck={"tests": ["CMD", "true"], "interval": "60s"}) == {
+        "healthcheck.interval": "UPDATE"
+    }
 
 
 def test_an_image_keeps_its_place_when_only_its_keeping_changes():

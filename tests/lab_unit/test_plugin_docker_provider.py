@@ -1,4 +1,4 @@
-"""The docker stand-in's resources against a daemon that only remembers what it was asked."""
+"""The docker stand-in's resources with a fake daemon that records its requests."""
 
 import asyncio
 import sys
@@ -20,7 +20,7 @@ RANK = {"image": "engine:1", "name": "rank", "entrypoints": ["/opt/spark/rank.py
 
 
 class Daemon:
-    """Stands in for docker_daemon.Daemon. `fails` maps a request's name to what it raises."""
+    """A fake docker_daemon.Daemon. `fails` maps a request's name to what it raises."""
 
     def __init__(self, fails=None, running=True, images=("engine:1",)):
         self.asked, self.fails, self.running, self.images = [], fails or {}, running, set(images)
@@ -60,7 +60,7 @@ class Daemon:
 
 
 def urn(kind, name="rank"):
-    """Of a resource inside a component, whose type stands in front."""
+    """The URN of a resource inside a component, whose type comes first."""
     return f"urn:pulumi:dev::spark-stack::spark:engine:Engine${kind}::{name}"
 
 

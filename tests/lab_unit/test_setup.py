@@ -1,4 +1,4 @@
-"""The set-up's own promises: what the locks pin, and how a long step ends. Nothing is installed here."""
+"""What scripts/setup relies on: what the locks pin, and how a long step ends. Installs nothing."""
 
 import re
 import subprocess
@@ -30,9 +30,9 @@ def test_a_lock_does_not_name_where_packages_come_from(lock):
 
 def test_the_engine_we_build_is_not_older_than_the_sdk():
     def version(pattern: str, text: str) -> tuple[int, ...]:
-        found = re.search(pattern, text, re.MULTILINE)
-        assert found, pattern
-        return tuple(map(int, found[1].split(".")))
+        match = re.search(pattern, text, re.MULTILINE)
+        assert match, pattern
+        return tuple(map(int, match[1].split(".")))
 
     engine = version(r"^\tgithub\.com/pulumi/pulumi/pkg/v3 v([\d.]+)", (ROOT / "lab/engine/cli/go.mod").read_text())
     assert engine >= version(r"^pulumi==([\d.]+)", LOCK)
@@ -63,5 +63,5 @@ def test_make_help_explains_every_target():
     phony = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
     assert phony
     shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    # `python` is only what other targets share
+    # `python` is a part of other targets
     assert set(re.findall(r"^make ([\w-]+) +\S", shown, re.MULTILINE)) == set(phony[1].split()) - {"python"}

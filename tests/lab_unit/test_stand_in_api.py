@@ -1,4 +1,4 @@
-"""The stand-in's API as a client sees it: names, key, streams that pack tokens, usage, metrics that move, death."""
+"""The stand-in's API as a client sees it: names, key, streams, usage, metrics, and the engine's death."""
 
 import http.client
 import io
@@ -20,7 +20,7 @@ NAME = "deepseek-v4-flash-dspark"
 
 
 class Client:
-    """Requests to one server."""
+    """Sends requests to one server."""
 
     def __init__(self, server: Server, engine: Engine, log: io.StringIO) -> None:
         self.port, self.server, self.engine, self.log = server.server_address[1], server, engine, log
@@ -129,7 +129,7 @@ def test_a_request_s_effort_goes_through_the_image_s_mapping(client, monkeypatch
     monkeypatch.setattr(deepseek_v4, "encode_messages", encode)
     for effort in ("low", "max"):
         client.chat("x", chat_template_kwargs={"thinking": True, "reasoning_effort": effort})
-    assert seen == [(True, "high"), (True, "max")], "the image makes low high, until a rank's start mends it"
+    assert seen == [(True, "high"), (True, "max")], "the image turns low into high, until a rank's start corrects it"
 
 
 def test_the_counters_move_as_drafts_are_accepted(client):

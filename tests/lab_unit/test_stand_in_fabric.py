@@ -1,4 +1,4 @@
-"""Where the stand-in fails as NCCL and Gloo would, decided on GID tables in a folder and on this machine's loopback."""
+"""The stand-in fails where NCCL and Gloo would, with GID tables in a folder and this machine's loopback."""
 
 from ipaddress import IPv4Address
 

@@ -1,4 +1,4 @@
-"""The faults that the lab switches on, on whole ranks that read them from a hub, as a person at the pair sees them."""
+"""The lab's faults on whole ranks that read them from a hub, as an operator sees them."""
 
 import json
 import threading
@@ -18,7 +18,7 @@ def pair(tmp_path, free_port) -> Iterator[Pair]:
 
 @pytest.fixture
 def faults(monkeypatch) -> Iterator[dict[str, str]]:
-    """What the lab's hub tells the ranks; a test changes it while they run."""
+    """The faults that the hub serves to the ranks. A test changes them while the ranks run."""
     told: dict[str, str] = {}
 
     class Hub(BaseHTTPRequestHandler):

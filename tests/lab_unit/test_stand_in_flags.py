@@ -1,4 +1,4 @@
-"""The stand-in's command line against the recipe's flags; what the real parser takes is checked by its own tool."""
+"""The stand-in's command line with the recipe's flags."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The runtime image's making: layers that come out the same every time, and files where the real image has them."""
+"""How the runtime image is made: layers that are the same every time, and files where the real image has them."""
 
 import json
 import shutil
@@ -54,7 +54,7 @@ def test_the_stand_in_lies_where_the_recipe_looks_for_vllm():
 
 
 class Shelf(BaseHTTPRequestHandler):
-    """A registry that keeps what it is given, by path."""
+    """A registry that keeps what it gets, by path."""
 
     kept: dict[str, bytes]
     refused: str

@@ -1,4 +1,4 @@
-"""The seeds' KV numbers, and the directions in which settings move them."""
+"""The recipes' KV numbers, and the directions in which settings move them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Ranks on loopback: whole processes that become ready, lose each other and leave, with vLLM's lines and codes."""
+"""Whole ranks on loopback that become ready, lose each other and end, with vLLM's lines and exit codes."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""The ranks' meeting on loopback: they meet, wait for each other, give up at the limit, and name a taken port."""
+"""The rendezvous on loopback: ranks meet, wait for each other, give up at the limit, and name a taken port."""
 
 import socket
 import threading
@@ -38,16 +38,16 @@ def meet_all(configs: list[config.Config]) -> tuple[dict[int, Group], dict[int, 
 def test_three_ranks_meet_wait_for_each_other_and_notice_a_loss(free_port):
     groups, failures = meet_all(ranks(free_port(), "--nnodes", "3", "--tensor-parallel-size", "3"))
     assert not failures
-    words: dict[int, dict[str, int]] = {}
+    values: dict[int, dict[str, int]] = {}
     threads = [
-        threading.Thread(target=lambda rank, group: words.update({rank: group.barrier("kv", rank * 10)}), args=item)
+        threading.Thread(target=lambda rank, group: values.update({rank: group.barrier("kv", rank * 10)}), args=item)
         for item in groups.items()
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(LIMIT_S)
-    assert words == {rank: {"0": 0, "1": 10, "2": 20} for rank in range(3)}
+    assert values == {rank: {"0": 0, "1": 10, "2": 20} for rank in range(3)}
     groups[2].close()
     with pytest.raises(RuntimeError, match="Connection closed by peer"):
         groups[0].barrier("next")

@@ -1,4 +1,4 @@
-"""The stand-in's way from a request's effort to the prompt: as the image has it, and as a rank's start leaves it."""
+"""From a request's effort to the prompt in the stand-in: as the image has it, and after a rank's start."""
 
 import shutil
 from importlib import import_module
@@ -14,7 +14,7 @@ TOKENIZERS = Path(__file__).parents[2] / "lab/runtime/vllm/tokenizers"
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
-    """A copy of the package with the checkpoint's encoder in it, importable under a name of its own."""
+    """A copy of the package with the checkpoint's encoder, importable under its own name."""
     folder = tmp_path / f"tokenizers_of_{request.node.name}"
     shutil.copytree(TOKENIZERS, folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copyfile(ENCODING, folder / "deepseek_v4_encoding.py")

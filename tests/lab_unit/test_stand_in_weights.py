@@ -1,4 +1,4 @@
-"""The stand-in's look at a checkpoint: what is missing, short or unknown ends the load in the real loader's words."""
+"""How the stand-in reads a checkpoint: a missing, short or unknown part ends the load with the real loader's error."""
 
 import json
 
@@ -15,16 +15,16 @@ SECOND = "model-00002-of-00003.safetensors"
 
 
 def load_all(folder):
-    found = weights.open_checkpoint(str(folder), None)
-    for shard in found.shards:
-        weights.load_shard(found, shard)
-    return found
+    loaded = weights.open_checkpoint(str(folder), None)
+    for shard in loaded.shards:
+        weights.load_shard(loaded, shard)
+    return loaded
 
 
 def test_a_whole_checkpoint_is_read(tmp_path):
-    found = load_all(checkpoint(tmp_path / "snapshot"))
-    assert len(found.shards) == 3
-    assert not found.has_vision
+    loaded = load_all(checkpoint(tmp_path / "snapshot"))
+    assert len(loaded.shards) == 3
+    assert not loaded.has_vision
 
 
 def test_a_missing_shard_and_a_dangling_link_are_named(tmp_path):
@@ -46,7 +46,7 @@ def test_a_missing_shard_and_a_dangling_link_are_named(tmp_path):
     ],
 )
 def test_a_truncated_shard_ends_the_load_in_the_reader_s_words(tmp_path, length, words):
-    """They name no file; the rank's own check before the engine does."""
+    """The error names no file; the rank's own check before the engine does."""
     folder = checkpoint(tmp_path / "snapshot")
     content = (folder / SECOND).read_bytes()
     (folder / SECOND).write_bytes(content[:length])

@@ -1,6 +1,7 @@
-"""The short pass on kernels of their own that `make test` makes: first light, a power cut, NFS.
+"""The short pass on machines that is part of `make test`: a first `up`, a power cut, NFS.
 
-Claims of other files, in the order of one pair's life; all that only a kernel of its own can show is in this folder.
+It repeats claims of other files, in the order of one pair's life. The other files here have everything that needs a
+kernel of its own.
 """
 
 from tests.lab import test_first_light as first_light

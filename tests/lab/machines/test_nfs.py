@@ -1,4 +1,4 @@
-"""checkpoint.mode: nfs: the worker reads the head's copy over the fabric and keeps none; nobody else may read it."""
+"""checkpoint.mode nfs: the worker reads the head's copy over the fabric and keeps none, and nobody else can read it."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ def nfs(cluster: dict[str, Any]) -> None:
 
 @pytest.fixture(scope="module")
 def reading(stack: Stack) -> Iterator[Stack]:
-    """A pair in nfs mode; the worker's own copy, if it ever had one, is gone."""
+    """A pair in nfs mode, without a copy on the worker."""
     on("worker", f"rm -rf {MODEL}")
     stack.up(nfs)
     yield stack
@@ -54,7 +54,7 @@ def test_compiled_kernels_are_on_the_workers_own_disk(reading: Stack) -> None:
 
 
 def test_the_hub_alone_is_exported_read_only_to_the_workers_fabric_address_alone(reading: Stack) -> None:
-    """E4: the hub token lies beside it."""
+    """The user's hub token is stored beside hub/, and must not be readable from another machine."""
     on("head", "echo hf_secret >~/.cache/huggingface/token")
     table = on("head", "cat /var/lib/nfs/etab", root=True).splitlines()
     [line] = [line for line in table if not line.startswith("#")]
@@ -84,7 +84,7 @@ def test_a_server_that_stops_while_the_pair_serves_is_back_after_an_up_that_repl
 
 
 def test_a_server_that_is_down_before_a_start_is_started_first(reading: Stack) -> None:
-    """E9: a hard mount would hang."""
+    """The worker's hard mount would hang without the server."""
     on("worker", "docker rm -f spark-dev-rank1")
     on("head", "docker rm -f spark-dev-rank0; systemctl stop nfs-server", root=True)
     reading.up(nfs)
@@ -115,7 +115,7 @@ def test_the_way_back_to_local_is_a_readable_diff(reading: Stack) -> None:
 
 
 def test_destroy_takes_back_the_export_and_what_was_started_for_it(reading: Stack) -> None:
-    """Also where the server stopped meanwhile: E8, the removal of the worker's rank would hang with its mount."""
+    """Even if the server has stopped, when removing the worker's rank would hang with its mount."""
     before = on("head", f"find {HUB} -type f | sort | xargs sha256sum | sha256sum")
     on("head", "systemctl stop nfs-server", root=True)
     reading.destroy()
@@ -127,14 +127,14 @@ def test_destroy_takes_back_the_export_and_what_was_started_for_it(reading: Stac
 
 @pytest.fixture
 def other() -> Iterator[Stack]:
-    """A second stack on the same nodes, gone with its file at the end."""
+    """A second stack on the same nodes, removed at the end."""
     made = Stack("other")
     yield made
     made.pulumi("stack", "rm", "--yes", "--force", "other")
 
 
 def test_two_stacks_that_export_one_tree_share_the_server_until_the_last_goes(reading: Stack, other: Stack) -> None:
-    # the ranks of one hold the ports and the GPU
+    # only the checkpoint's steps: two stacks' ranks cannot share the ports and the GPU
     reading.destroy()
     for stack in (reading, other):
         stack.up(nfs, *BEFORE, *ONLY)
@@ -147,7 +147,7 @@ def test_two_stacks_that_export_one_tree_share_the_server_until_the_last_goes(re
 
 @pytest.fixture
 def on_another_disk(reading: Stack) -> Iterator[None]:
-    """The model's folder is a mount inside the hub, as of a second disk."""
+    """Make the model's folder a mount inside the hub, as if on a second disk."""
     reading.destroy()
     there = "/home/spark/another-disk"
     on("head", f"mv {MODEL} {there} && mkdir {MODEL} && mount --bind {there} {MODEL}", root=True)
@@ -159,7 +159,7 @@ def on_another_disk(reading: Stack) -> Iterator[None]:
 def test_a_model_that_is_mounted_inside_the_hub_is_no_empty_folder_for_the_worker(
     reading: Stack, on_another_disk
 ) -> None:
-    """E5."""
+    """Without crossmnt, a mount inside an export looks like an empty folder to the client."""
     reading.up(nfs, *BEFORE, *ONLY)
     assert verified(reading) == {"head": "local", "worker": "nfs"}
 
@@ -170,12 +170,12 @@ mountpoint -q /proc/fs/nfsd || mount -t nfsd nfsd /proc/fs/nfsd
 exportfs -i -o ro,root_squash,fsid=0 192.168.100.2:%s
 rpc.nfsd --no-nfs-version 3 4
 exec rpc.mountd --foreground --no-nfs-version 3'"""
-"""The kernel's server, begun by a container in the host's network: no service of the node."""
+"""The kernel's NFS server, started by a container in the host's network instead of a service of the node."""
 
 
 @pytest.fixture
 def their_exporter(reading: Stack) -> Iterator[Callable[[str], None]]:
-    """An owner's exporter in a container, of the folder it is called with."""
+    """A function that runs the owner's own exporter of a folder, in a container."""
     reading.destroy()
     end = "docker rm -f their-exporter; rpc.nfsd 0; exportfs -ua"
 
@@ -191,7 +191,7 @@ def their_exporter(reading: Stack) -> Iterator[Callable[[str], None]]:
 def test_an_exporter_in_a_container_is_refused_by_name_or_used_and_left_alone(
     reading: Stack, their_exporter: Callable[[str], None]
 ) -> None:
-    """E1, E3: the recipe's own exporter is one."""
+    """The recipe's own exporter is such a container."""
     their_exporter("/srv/films")
     done = reading.up(nfs, *BEFORE, *ONLY, check=False)
     assert done.code != 0
@@ -207,7 +207,7 @@ def test_an_exporter_in_a_container_is_refused_by_name_or_used_and_left_alone(
 
 @pytest.fixture
 def somebody_elses(reading: Stack) -> Iterator[None]:
-    """An NFS server of the owner's, with an export of its own."""
+    """The owner's own NFS server, with an export of its own."""
     on("head", "mkdir -p /srv/photos && echo '/srv/photos 10.0.0.0/8(ro)' >>/etc/exports", root=True)
     on("head", "systemctl start nfs-server && exportfs -ra", root=True)
     reading.up(nfs, *BEFORE)
@@ -217,7 +217,7 @@ def somebody_elses(reading: Stack) -> Iterator[None]:
 
 
 def test_a_server_that_exports_something_else_is_refused_by_name_and_left_alone(reading: Stack, somebody_elses) -> None:
-    """E3."""
+    """A server that we did not start may not be changed."""
     done = reading.up(nfs, *ONLY, check=False)
     shown = words_of(done.text)
     assert done.code != 0 and "exports /srv/photos and not" in shown and "is not ours to change" in shown
@@ -225,7 +225,7 @@ def test_a_server_that_exports_something_else_is_refused_by_name_and_left_alone(
 
 
 def test_an_export_of_the_tree_that_lives_already_is_used_and_left_at_destroy(reading: Stack, somebody_elses) -> None:
-    """E1."""
+    """An exporter of the same tree is not treated as foreign."""
     on("head", f"echo '{HUB} 192.168.100.2(ro,root_squash)' >>/etc/exports && exportfs -ra", root=True)
     shown = words_of(reading.up(nfs, *ONLY).text)
     assert "is exported already, not by us: used as it is" in shown

@@ -1,4 +1,4 @@
-"""What a real power cut loses and a real reboot changes: the claims of the container tier, on kernels of their own."""
+"""What a real power cut loses and a real reboot changes: claims of the container tests, on kernels of their own."""
 
 from tests.lab import test_checkpoint as checkpoint
 from tests.lab import test_fabric as fabric
@@ -25,7 +25,7 @@ def test_an_index_that_drifted_over_a_reboot_is_used_by_the_next_start(stack: St
 
 
 def test_what_a_destroy_removed_is_not_back_after_a_power_cut(stack: Stack) -> None:
-    """Seen: a container removed seconds before a power cut was there again, the daemon's files were not on disk yet."""
+    """A container removed seconds before a power cut once came back: dockerd's files were not on disk yet."""
     assert len(identities()) == 2
     stack.destroy()
     for node in NODES:
