@@ -1,7 +1,7 @@
-"""Take the uncompressed kernel out of a Debian vmlinuz.
+"""Extracts the uncompressed kernel from a Debian vmlinuz.
 
-QEMU boots an ELF kernel directly (PVH), which spares an emulated machine the slow decompression at every boot.
-Usage: vmlinux.py VMLINUZ VMLINUX. Exit 1 when no known compressor's payload is inside.
+QEMU boots an ELF kernel directly (PVH), which saves an emulated machine the slow decompression at every boot.
+Usage: vmlinux.py VMLINUZ VMLINUX. Exit 1 if no known compressor's payload is inside.
 """
 
 import subprocess
@@ -16,9 +16,9 @@ ELF = b"\x7fELF"
 
 
 def extract(image: bytes) -> bytes:
-    """The ELF inside the bzImage `image`; ValueError when there is none.
+    """The ELF inside the bzImage `image`. Raises ValueError if there is none.
 
-    Bytes of the loader follow the payload, so the decompressor's complaint about them is expected.
+    The payload is followed by bytes of the loader, so the decompressor's complaint about them is expected.
     """
     for magic, command in PAYLOADS:
         start = image.find(magic)
@@ -35,4 +35,4 @@ if __name__ == "__main__":
     try:
         target.write_bytes(extract(source.read_bytes()))
     except ValueError as problem:
-        sys.exit(f"vmlinux.py: {source}: {problem}; QEMU could not boot it directly")
+        sys.exit(f"vmlinux.py: {source}: {problem}, so QEMU cannot boot it directly")
