@@ -62,7 +62,7 @@ def test_a_folder_that_a_rank_took_over_is_left_as_it_is(ours: Path, home: Path,
 
 
 def test_a_folder_with_files_and_without_our_marker_is_refused_and_untouched(home: Path):
-    """B5: somebody's files lie where ours would be."""
+    """Somebody's files lie where ours would be."""
     folder = home / ".local/share/spark-stack/dev"
     folder.mkdir(parents=True)
     (folder / "thesis.tex").write_text("x")
@@ -83,7 +83,7 @@ def test_the_marker_of_another_stack_is_not_ours(ours: Path, home: Path):
 
 
 def test_a_hub_cache_that_cannot_be_made_names_the_reason(home: Path):
-    """D8: the disk that should hold it is not mounted."""
+    """The disk that should hold it is not mounted."""
     (home / "raid").write_text("a file")
     done = run_shipped("host.our_folder", {**MAKE, "hf_cache": "~/raid/huggingface"}, HOME=str(home))
     assert done.returncode == 1
@@ -92,7 +92,7 @@ def test_a_hub_cache_that_cannot_be_made_names_the_reason(home: Path):
 
 
 def test_the_tilde_is_the_nodes_home_and_links_are_followed(home: Path):
-    """B4: containers mount the path, so it must be the real one."""
+    """Containers mount the path, so it must be the real one."""
     (home / "raid").mkdir()
     (home / ".cache").mkdir()
     (home / ".cache/huggingface").symlink_to(home / "raid")
@@ -154,7 +154,7 @@ def test_without_our_marker_no_container_is_removed_either(ours: Path, home: Pat
 
 
 def test_left_over_containers_are_found_by_label_and_removed_first(ours: Path, home: Path, recorder: Recorder):
-    """G12: an update that broke off left some."""
+    """An update that broke off left some."""
     recorder.answer("docker", f"[ $1 != ps ] || cat {home}/left 2>/dev/null; [ $1 != rm ] || rm {home}/left; true")
     (home / "left").write_text("aaa\nbbb\n")
     done = run_shipped("host.our_folder", REMOVE, HOME=str(home), PATH=recorder.path)
@@ -172,7 +172,7 @@ def test_a_volume_that_a_cut_removal_left_is_found_by_label_and_no_other(ours: P
 
 
 def test_a_container_that_is_still_there_afterwards_is_a_failure(ours: Path, home: Path, recorder: Recorder):
-    """B7: never "stopped" while it runs."""
+    """Never "stopped" while it runs."""
     recorder.answer("docker", "[ $1 != ps ] || echo aaa")
     done = run_shipped("host.our_folder", REMOVE, HOME=str(home), PATH=recorder.path)
     assert done.returncode == 1

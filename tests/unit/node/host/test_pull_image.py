@@ -76,7 +76,7 @@ def test_an_image_that_is_not_there_is_pulled_by_its_digest(daemon: Daemon):
 
 
 def test_its_digest_is_kept_for_the_removal_and_its_kernels_get_a_folder(daemon: Daemon):
-    """D13: kernels compiled for one image are stale for another."""
+    """Kernels compiled for one image are stale for another."""
     daemon.run()
     assert (daemon.folder / "image").read_text() == f"{IMAGE}\n"
     assert (daemon.folder / "cache/abababababab").is_dir()
@@ -171,7 +171,6 @@ def test_a_pull_that_leaves_no_image_is_a_failure(daemon: Daemon):
 
 
 def test_an_image_for_another_machine_is_refused(daemon: Daemon):
-    """C7."""
     daemon.present, daemon.architecture = True, "amd64"
     done = daemon.run()
     assert done.returncode == 1
@@ -179,7 +178,7 @@ def test_an_image_for_another_machine_is_refused(daemon: Daemon):
 
 
 def test_a_daemon_that_is_not_there_is_said_in_words(tmp_path: Path):
-    """B10: between the preflight and the pull it can go away."""
+    """Between the preflight and the pull it can go away."""
     done = run_shipped("host.pull_image", INPUTS, HOME=str(tmp_path), DOCKER_HOST=f"unix://{tmp_path}/none.sock")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.startswith("dockerd does not answer: ")

@@ -85,7 +85,7 @@ def test_where_no_root_is_allowed_the_checkpoints_files_go_and_the_numbers_warn(
 def test_memory_that_something_else_holds_is_warned_about_even_after_roots_purge(
     meminfo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    """F2: dropping the cache again would not help."""
+    """Dropping the cache again would not help."""
     run_main(monkeypatch, inputs(tmp_path, 118.0))
     assert "the engine needs 118.0 GiB, 117.0 GiB are free: see what else holds memory" in capsys.readouterr().err
 

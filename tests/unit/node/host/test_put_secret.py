@@ -27,7 +27,6 @@ def test_only_its_owner_reads_it_whatever_the_umask(secrets: Path, tmp_path: Pat
 
 
 def test_a_file_that_was_open_to_all_is_replaced_by_one_that_is_not(secrets: Path, tmp_path: Path):
-    """J4."""
     file = secrets / "api_key"
     file.write_text("old")
     file.chmod(0o644)
@@ -53,7 +52,7 @@ def test_each_writing_is_told_apart(secrets: Path, tmp_path: Path):
 
 @pytest.mark.parametrize("key", ["-k", "two words", "line\nbreak", "back\\slash", "schl\u00fcssel", ""])
 def test_a_key_that_engine_or_http_would_not_carry_is_refused_unseen(key: str, secrets: Path, tmp_path: Path):
-    """J6: http.client would print such a key in its complaint."""
+    """The HTTP client would print such a key in its complaint."""
     done = run_shipped("host.put_secret", INPUTS, HOME=str(tmp_path), SPARK_SECRET=key)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.strip() == (

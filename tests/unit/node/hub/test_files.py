@@ -25,7 +25,7 @@ def test_a_whole_snapshot_has_no_gap(whole: Path, tmp_path: Path):
 
 
 def test_blobs_outside_the_models_folder_are_blobs_too(whole: Path, tmp_path: Path):
-    """G-HUBBLOB: a shared store."""
+    """A shared store."""
     (tmp_path / "hub/blobs").mkdir()
     (tmp_path / "hub/blobs/x").write_bytes(shard())
     (whole / FIRST).unlink()
@@ -112,7 +112,6 @@ def test_no_snapshot_is_a_gap(tmp_path: Path):
 
 
 def test_shards_without_an_index_are_a_gap(whole: Path):
-    """G-NOIDX."""
     (whole / INDEX).unlink()
     assert gaps(whole, 3) == [f"{INDEX} is missing in {whole}"]
 

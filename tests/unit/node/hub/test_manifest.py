@@ -54,7 +54,6 @@ def test_whatever_a_manifest_holds_nothing_leaves_the_snapshot(path: str, blob: 
 
 
 def test_a_shared_store_is_left_as_it_is(tmp_path: Path):
-    """G-HUBBLOB."""
     folder = snapshot(tmp_path)
     model = folder.parent.parent
     [entry] = [entry for entry in entries() if entry.path == names(3)[0]]
@@ -82,7 +81,6 @@ def test_a_link_to_another_blob_is_turned_and_the_other_blob_is_kept(tmp_path: P
 
 
 def test_a_folder_where_a_file_belongs_is_refused_by_name(tmp_path: Path):
-    """G-DIR."""
     folder = snapshot(tmp_path)
     entry = Entry("config.json", BLOB, 2)
     (folder / "config.json").mkdir()

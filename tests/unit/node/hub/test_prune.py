@@ -165,7 +165,7 @@ def test_a_copy_that_is_read_from_the_head_instead_is_told_as_such(two: Node):
 
 
 def test_left_over_files_and_unlinked_blobs_may_go(two: Node):
-    """G-PART, and a mirror that was cut off."""
+    """A download and a mirror that broke off."""
     blobs = cache.folder(two.hub) / "blobs"
     left = [blobs / f"{'a' * 64}.{end}" for end in ("0b1c2d3e.incomplete", "spark-part", "damaged")]
     for path in left:
@@ -199,7 +199,6 @@ def test_a_model_that_a_program_downloads_now_is_left_alone(two: Node):
 
 
 def test_a_blob_in_a_store_that_models_share_is_never_touched(node: Node):
-    """G-HUBBLOB."""
     shared = node.hub / "blobs" / ("c" * 64)
     shared.parent.mkdir()
     shared.write_bytes(b"s" * BLOCK)

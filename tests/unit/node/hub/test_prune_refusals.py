@@ -44,7 +44,6 @@ def test_a_cache_that_is_reached_through_a_link_is_the_users_and_pruned(two: Nod
 
 
 def test_a_folder_where_a_file_is_expected_is_refused(two: Node):
-    """G-DIR."""
     folder = cache.folder(two.hub) / "blobs" / f"{'a' * 64}.incomplete"
     (folder / "deep").mkdir(parents=True)
     before = cache.tree(two.hub)
@@ -93,7 +92,7 @@ def test_removal_is_refused_while_a_job_has_the_cache_and_a_list_says_so(two: No
 
 
 def test_a_folder_of_another_user_stops_it_before_the_first_file(two: Node, monkeypatch: pytest.MonkeyPatch):
-    """G-ROOT; here by pretending, since root may everything."""
+    """Root left it; the test pretends, since root may do everything."""
     closed = cache.folder(two.hub) / "blobs"
     monkeypatch.setattr(os, "access", lambda path, _: os.fspath(path) != str(closed))
     before, expect = cache.tree(two.hub), two.list()["candidates"]

@@ -86,7 +86,7 @@ def test_a_server_that_stopped_is_started_again_and_still_handed_back(node: Node
 
 
 def test_before_a_rank_goes_a_server_that_stopped_serves_again_and_is_still_handed_back(node: Node):
-    """E8: the rank's removal would hang with its mount."""
+    """The rank's removal would hang with its mount."""
     make(INPUTS)
     asked = len(node.recorder.calls("sudo"))
     serve("dev", "repo@sha256:1", "/usr/bin/python3")
@@ -122,7 +122,6 @@ class TestAServerOfOthers:
         assert node.changes() == [] and node.etab.read_text() == table and node.on.exists()
 
     def test_one_that_exports_something_else_is_refused_by_name_with_the_line_to_add(self, node: Node):
-        """E3."""
         node.serve("/srv/films *(ro)", f"{node.hub} 192.168.100.9(ro)")
         with pytest.raises(SystemExit) as refused:
             make(INPUTS)
@@ -198,7 +197,6 @@ class TestTwoStacks:
 class TestWhoMayRead:
     @pytest.mark.parametrize("client", ["*", "192.168.100.0/24", "worker.lan", "0.0.0.0", "224.0.0.1", "fe80::1", ""])
     def test_nothing_wider_than_one_address_is_accepted(self, node: Node, client: str):
-        """E4."""
         with pytest.raises(SystemExit, match="see the nodes' fabric addresses"):
             make({**INPUTS, "clients": [WORKER, client]})
         assert node.changes() == []
@@ -225,7 +223,7 @@ class TestWhoMayRead:
 
 @pytest.mark.parametrize(("point", "crossed"), [("", False), ("/models--a--b", True), ("-old", False)])
 def test_a_mount_inside_the_tree_is_exported_with_it(node: Node, point: str, crossed: bool):
-    """E5: without crossmnt it looks empty to a worker."""
+    """Without crossmnt it looks empty to a worker."""
     with node.mounts.open("a") as mounts:
         mounts.write(f"2 1 8:2 / {node.hub}{point} rw - ext4 /dev/sdb rw\n")
     make(INPUTS)

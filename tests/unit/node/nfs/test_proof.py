@@ -231,7 +231,6 @@ class TestTheReading:
         assert ":/hub: there is no snapshot" in words and "; :/: there is no snapshot" in words
 
     def test_a_server_that_is_not_ours_is_named(self, tmp_path: Path, docker: Recorder):
-        """E3."""
         (tmp_path / "hub").mkdir()
         with pytest.raises(
             SystemExit, match=r"Port 2049 of the head is held by hf-share \(erichough/nfs\), which is not"

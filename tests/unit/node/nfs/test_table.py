@@ -93,6 +93,6 @@ def test_a_trees_identity_is_its_own_and_stays():
 
 
 def test_mounts_inside_are_crossed_and_keep_their_own_identities():
-    """E5; with one fsid for all, a worker of the lab got stale handles for a folder that was bound into the tree."""
+    """With one fsid for all, a worker of the lab got stale handles for a folder that was bound into the tree."""
     text = our_text("dev", HUB, ["192.168.100.2"], mounts_inside=True)
     assert "crossmnt" in text and "fsid" not in text

@@ -51,7 +51,7 @@ def with_key(home: Path) -> None:
 
 
 def test_a_real_completion_is_asked_for_and_shown(tmp_path: Path):
-    """I8: the model list answers before a chat does."""
+    """The model list answers before a chat does."""
     done, seen = run(lambda _: said(content=" 4183. "), tmp_path, apart=True)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -69,7 +69,6 @@ def test_a_real_completion_is_asked_for_and_shown(tmp_path: Path):
 
 
 def test_a_stack_with_a_key_is_asked_with_it_and_prints_it_nowhere(tmp_path: Path):
-    """I4."""
     with_key(tmp_path)
 
     def keyed(request: Request) -> Answer:
@@ -81,7 +80,7 @@ def test_a_stack_with_a_key_is_asked_with_it_and_prints_it_nowhere(tmp_path: Pat
 
 
 def test_an_engine_that_refuses_our_key_is_told_at_once(tmp_path: Path):
-    """I4: up, and with another key."""
+    """Up, and with another key."""
     with_key(tmp_path)
     done, seen = run(lambda _: body({"error": "Unauthorized"}, 401), tmp_path, {"warmup_passes": 3})
     assert (done.returncode, len(seen)) == (1, 1)
@@ -89,7 +88,6 @@ def test_an_engine_that_refuses_our_key_is_told_at_once(tmp_path: Path):
 
 
 def test_a_model_that_spends_its_tokens_on_thinking_has_answered(tmp_path: Path):
-    """H3."""
     done, _ = run(lambda _: said(content=None, reasoning="47 x 89 is"), tmp_path)
     assert done.returncode == 0 and json.loads(done.stdout)["answer"] == "47 x 89 is"
 
@@ -128,7 +126,7 @@ def test_the_nodes_proxy_is_not_asked_for_what_runs_on_the_node(tmp_path: Path):
 
 
 def test_an_engine_that_hangs_is_given_up_at_the_limit_by_name(monkeypatch: pytest.MonkeyPatch):
-    """I3: /health says 200 while no token comes."""
+    """/health says 200 while no token comes."""
 
     def hangs(*_: object) -> tuple[str, float]:
         raise TimeoutError
@@ -182,7 +180,7 @@ def test_a_pass_that_is_slower_again_does_not_agree(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_warm_up_ends_at_its_most_passes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """I9: bounded, with progress."""
+    """Bounded, with progress."""
     Passes(monkeypatch, 20.0, 10.0, 5.0)
     assert warm_up(3) == ([20.0, 10.0, 5.0], False)
     assert capsys.readouterr().err.splitlines() == [

@@ -148,7 +148,7 @@ def test_the_fabric_is_set_from_this_nodes_own_tables(container: Container):
 
 
 def test_an_index_that_drifted_is_resolved_again_at_the_next_start(container: Container):
-    """A2: slot 3 became a hole, the row is at 4 now."""
+    """Slot 3 became a hole, the row is at 4 now."""
     before = container.started()
     container.hcas = {HCA: Hca(T_HOLE)}
     after = container.started()
@@ -156,7 +156,6 @@ def test_an_index_that_drifted_is_resolved_again_at_the_next_start(container: Co
 
 
 def test_interface_names_that_the_image_bakes_in_are_overridden(container: Container):
-    """A9."""
     baked = dict.fromkeys(("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), "enP7s7")
     env = container.started(**baked)
     assert [env[name] for name in baked] == [NETDEV] * 3
@@ -177,7 +176,7 @@ def test_a_selector_of_the_stack_file_is_handed_on_as_it_is(container: Container
 
 
 def test_empty_nccl_variables_are_left_out_and_set_ones_kept(container: Container):
-    """A3: an empty one hides /etc/nccl.conf."""
+    """An empty one hides /etc/nccl.conf."""
     done = container.run(NCCL_IB_MERGE_NICS="", NCCL_GIN_ENABLE="0", OTHER="")
     assert "spark: NCCL_IB_MERGE_NICS is empty, which would hide /etc/nccl.conf: left out" in done.stdout.splitlines()
     text = (container.folder / "engine.env").read_text()
@@ -283,7 +282,6 @@ def test_the_snapshots_prompt_encoder_is_the_images(container: Container):
 
 
 def test_a_snapshot_without_its_prompt_encoder_ends_the_start(container: Container):
-    """D12."""
     (container.snapshot / ENCODER).unlink()
     lines = container.refused()
     assert lines[-1] == f"spark: error: {ENCODER} is missing in the snapshot: pulumi up fetches it"
@@ -326,7 +324,6 @@ def test_an_image_that_maps_efforts_in_another_way_ends_the_start_in_words(
 
 
 def test_the_head_alone_has_the_key_and_nobody_reads_it_in_argv_or_log(container: Container):
-    """J1."""
     (container.folder / "api_key").write_text(KEY)
     done = container.run()
     assert "spark: the API needs a key" in done.stdout and KEY not in done.stdout
