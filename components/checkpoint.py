@@ -28,10 +28,10 @@ def inputs_of(cluster: ClusterSettings, node: Node) -> StepInputs:
         "python": cluster.image.python,
         "hf_cache": node.settings.hf_cache,
         "stack": pulumi.get_stack(),
-        "address": str(node.settings.fabric_ip),
+        "fabric_ip": str(node.settings.fabric_ip),
         # who copies from here, and where to copy from
-        "peers": [] if node.rank else mirrors(cluster),
-        "source_address": str(cluster.nodes[0].fabric_ip) if node.rank else None,
+        "peer_fabric_ips": [] if node.rank else mirrors(cluster),
+        "head_fabric_ip": str(cluster.nodes[0].fabric_ip) if node.rank else None,
     }
 
 

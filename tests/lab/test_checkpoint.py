@@ -49,8 +49,8 @@ def test_the_worker_mirrors_while_the_head_still_downloads_and_each_file_crosses
         assert peak < 200 * 1024, f"{node}: {peak} kB"
     hub()
     shown = words_of(run.wait().text)
-    assert "head-checkpoint" in shown and "checkpoint: downloads" in shown
-    assert "checkpoint: mirrors" in shown
+    assert "head-checkpoint" in shown and "checkpoint: downloading" in shown
+    assert "checkpoint: mirroring" in shown
     assert_whole(*NODES)
 
 
@@ -75,7 +75,7 @@ def test_a_hub_that_is_cut_at_forty_percent_and_comes_back_is_waited_for(pair: S
     kept = blobs("head")
     assert status("head")["state"] == "running"
     hub()
-    assert "files are here, the hub is waited for (" in words_of(run.wait().text)
+    assert "files verified, waiting for the hub (" in words_of(run.wait().text)
     assert_whole(*NODES)
     assert kept.items() <= blobs("head").items(), "what had arrived is not fetched again"
 
@@ -188,7 +188,7 @@ def test_a_gated_repository_is_refused_with_its_page_and_opened_by_a_token_that_
 
 @pytest.mark.parametrize(
     ("switch", "words"),
-    [("wrong_size", "in another size than it lists"), ("flip", "arrived twice from http://%s:5055 with another")],
+    [("wrong_size", "in another size than it lists"), ("flip", "arrived twice from http://%s:5055 with content that")],
 )
 def test_a_hub_that_sends_something_else_is_not_believed(pair: Stack, switch: str, words: str) -> None:
     shard = "model-00031-of-00048.safetensors"
@@ -230,7 +230,7 @@ def test_a_second_job_on_one_cache_waits_for_the_first(pair: Stack) -> None:
     clear("worker")
     on("worker", f"mkdir -p {HUB}; nohup flock {HUB} sleep 300 >/dev/null 2>&1 &")
     run = pair.begin_up(None, *ONLY)
-    run.until(lambda: "waits for another job on this cache" in run.text, "a word on the other job")
+    run.until(lambda: "waiting for another job on this cache" in run.text, "a word on the other job")
     assert blobs("worker") == {}
     on("worker", "pkill -f 'sleep 300'")
     run.wait()

@@ -1,9 +1,9 @@
-"""The hub as the download sees it: the files of a revision, one at a time, and what may be tried again.
+"""The hub as the download sees it: the files of a revision, one at a time, and which failures are worth a retry.
 
-Runs inside the runtime image, whose huggingface_hub does the work. Its whole download of a file drops what has arrived
-with every error, and what it leaves behind when it is killed (`blobs/<etag>.<random>.incomplete`) it never reads again:
-3.3 GiB of a slow line's hour. So a large file is received in a place of ours, by the library's http_get, which can go
-on where the last attempt broke off: in this job, or in the next one.
+Runs inside the runtime image and uses its huggingface_hub. That library's own download drops what has arrived of a file
+with every error, and never reads again what it leaves behind when it is killed (`blobs/<etag>.<random>.incomplete`):
+on a slow line, an hour for 3.3 GiB. So we receive a large file in a place of our own, with the library's http_get,
+which can resume where the last attempt ended, also in a later job.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from hub.manifest import PART, PARTIAL, Entry
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 OTHER_SIZE = "Consistency check"
-"""How huggingface_hub's words begin when a file has another size than listed."""
+"""How huggingface_hub's message begins when a file has another size than listed."""
 NO_SUCH_RANGE = 416
 
 
 class HubError(Exception):
-    """The hub does not give what the stack file asks for: what it said, and the way out."""
+    """The hub does not give what the stack file asks for; the message says what it said, and the way out."""
 
 
 def partial_files(model: Path) -> Iterator[tuple[str, Path]]:
-    """Blob name and path of everything that was begun and not finished."""
+    """Blob name and path of every download that was begun and not finished."""
     with os.scandir(model / "blobs") as entries:
         for entry in entries:
             if entry.name.endswith(PARTIAL):
@@ -38,7 +38,7 @@ def partial_files(model: Path) -> Iterator[tuple[str, Path]]:
 
 
 def partial_bytes(model: Path, blobs: Set[str]) -> int:
-    """Bytes on disk of downloads under way of these blobs."""
+    """Bytes on disk of unfinished downloads of these blobs."""
     total = 0
     for blob, path in partial_files(model):
         with contextlib.suppress(FileNotFoundError):  # renamed when complete
@@ -47,14 +47,14 @@ def partial_bytes(model: Path, blobs: Set[str]) -> int:
 
 
 def remove_partial(hub: Path, model: Path) -> None:
-    """Remove what nobody goes on with; a download that still runs holds the blob's lock."""
+    """Remove huggingface_hub's unfinished files, except those of a running download, which holds the blob's lock."""
     for blob, path in list(partial_files(model)):
         if path.name.endswith(PART):
             continue
         lock = hub / ".locks" / model.name / f"{blob}.lock"
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as stack:
             if lock.is_file():
-                file = held.enter_context(lock.open("a"))
+                file = stack.enter_context(lock.open("a"))
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
@@ -65,7 +65,7 @@ def remove_partial(hub: Path, model: Path) -> None:
 class Hub:
     """One revision of one repository. The token, if any, goes into requests and nowhere else.
 
-    `on_trouble` gets the hub's words while it is waited for, None when it answers again.
+    `on_trouble` gets the reason while the hub does not answer, and None when it answers again.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Hub:
     ) -> None:
         self.repo, self.revision, self.patience_s = repo, revision, patience_s
         self._on_trouble = on_trouble
-        self._token: str | bool = token or False  # False: not the one that a user's own login left
+        self._token: str | bool = token or False  # False: not the token of the user's own login either
         self.endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
 
     def listing(self) -> list[tuple[str, str, int]]:
@@ -88,11 +88,11 @@ class Hub:
                 for row in files
             ]
 
-        found: list[tuple[str, str, int]] = self._patiently("the list of files", ask)
-        return found
+        files: list[tuple[str, str, int]] = self._patiently("the list of files", ask)
+        return files
 
     def download(self, entry: Entry, blob: Path) -> None:
-        """One file to its place in the cache, with or without the snapshot's link to it.
+        """Put one file at its place in the cache, with or without the snapshot's link to it.
 
         Raises HubError, or OSError when the disk is full.
         """
@@ -108,7 +108,7 @@ class Hub:
         self._patiently(entry.path, ask, lambda: part.stat().st_size if part.exists() else 0)
 
     def _receive(self, entry: Entry, blob: Path) -> None:
-        """A large file, from where an earlier attempt broke off. Its hash is for the caller to check."""
+        """Receive a large file from where an earlier attempt ended. The caller checks its hash."""
         from huggingface_hub import hf_hub_url
         from huggingface_hub.file_download import http_get
         from huggingface_hub.utils import build_hf_headers
@@ -120,7 +120,7 @@ class Hub:
             with part.open("ab") as file:
                 http_get(url, file, resume_size=file.tell(), headers=headers, expected_size=entry.size)
         except Exception as error:
-            # no beginning of this file, or in the way of whatever else needs the disk
+            # not the beginning of this file, or it takes the space that something else needs
             if OTHER_SIZE in str(error) or status_of(error) == NO_SUCH_RANGE or disk_is_full(error):
                 part.unlink(missing_ok=True)
             raise
@@ -129,7 +129,7 @@ class Hub:
     def _patiently(self, what: str, ask: Any, arrived: Callable[[], int] = lambda: 0) -> Any:
         """The answer, asked for again while the hub is merely out of reach, for `patience_s` of waiting in all.
 
-        Whatever arrives, as a line that breaks off all the time lets it, begins the wait anew.
+        Whenever more bytes have arrived, as on a line that keeps breaking, the wait starts over.
         """
         waited, pause, wrong_sizes, most = 0.0, FIRST_PAUSE_S, 0, arrived()
         while True:
@@ -139,37 +139,37 @@ class Hub:
                     self._on_trouble(None)
                 return answer
             except Exception as error:
-                words = (str(error).splitlines() or ["no words"])[0]
-                if final := self._final(error, what, words):
+                reason = (str(error).splitlines() or ["no message"])[0]
+                if final := self._final(error, what, reason):
                     raise HubError(final) from None
                 if disk_is_full(error):
                     raise
-                wrong_sizes += OTHER_SIZE in words
+                wrong_sizes += OTHER_SIZE in reason
                 if wrong_sizes > 1:
                     raise HubError(
-                        f"{self.endpoint} sends {what} in another size than it lists ({words}): it was tried twice; "
-                        "is a proxy between, or is the repository being changed?"
+                        f"{self.endpoint} sends {what} in another size than it lists ({reason}), twice: "
+                        "is there a proxy in between, or is somebody changing the repository?"
                     ) from None
-                if (here := arrived()) > most:
-                    waited, pause, most = 0.0, FIRST_PAUSE_S, here
+                if (size := arrived()) > most:
+                    waited, pause, most = 0.0, FIRST_PAUSE_S, size
                 if waited >= self.patience_s:
                     raise HubError(
                         f"{what} of {self.repo} could not be downloaded from {self.endpoint} within "
-                        f"{self.patience_s:.0f} s of waiting: {type(error).__name__}: {words}: "
-                        "is this node on the internet? The next pulumi up goes on with what is here"
+                        f"{self.patience_s:.0f} s of waiting: {type(error).__name__}: {reason}: "
+                        "is this node on the internet? The next pulumi up resumes with what is already on disk"
                     ) from None
-                self._on_trouble(f"{type(error).__name__}: {words}")
+                self._on_trouble(f"{type(error).__name__}: {reason}")
             time.sleep(pause)
             waited, pause = waited + pause, min(2 * pause, LONGEST_PAUSE_S)
 
-    def _final(self, error: Exception, what: str, words: str) -> str | None:
+    def _final(self, error: Exception, what: str, reason: str) -> str | None:
         """What to tell a person when asking again cannot help; None when it can."""
         from huggingface_hub import errors
 
         status = status_of(error)
         if isinstance(error, errors.GatedRepoError) or status in (401, 403):
             return (
-                f"{self.endpoint} does not give out {self.repo} (status {status}): accept its licence at "
+                f"{self.endpoint} refuses access to {self.repo} (status {status}): accept its licence at "
                 f"{self.endpoint}/{self.repo} and set the token of that account "
                 "(pulumi config set --secret hf_token ...)"
             )
@@ -177,12 +177,13 @@ class Hub:
             return None  # how huggingface_hub says that the hub is out of reach
         if isinstance(error, (errors.RevisionNotFoundError, errors.RepositoryNotFoundError)):
             return (
-                f"{self.endpoint} has no revision {self.revision} of {self.repo} ({words}): "
+                f"{self.endpoint} has no revision {self.revision} of {self.repo} ({reason}): "
                 "compare checkpoint.repo and checkpoint.revision with the repository's page"
             )
         if isinstance(error, errors.EntryNotFoundError) or status == 404:
             return (
-                f"{self.endpoint} lists {what} of {self.repo} and does not have it ({words}): was the revision removed?"
+                f"{self.endpoint} lists {what} of {self.repo} but does not have it ({reason}): "
+                "was the revision removed?"
             )
         return None
 
@@ -194,8 +195,8 @@ def part_of(blob: Path) -> Path:
 
 def status_of(error: Exception) -> int | None:
     """The HTTP status behind one of huggingface_hub's errors, if there is one."""
-    found: int | None = getattr(getattr(error, "response", None), "status_code", None)
-    return found
+    status: int | None = getattr(getattr(error, "response", None), "status_code", None)
+    return status
 
 
 def disk_is_full(error: Exception) -> bool:

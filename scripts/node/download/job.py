@@ -1,13 +1,13 @@
 """The long work on a checkpoint, inside a container of the runtime image that outlives the session that started it.
 
 fetch (head): download what is missing of one revision with huggingface_hub, verify every blob by its hash, and offer
-each to the peers as soon as it is verified. mirror (other nodes): copy from the head what is missing, while it arrives
-there. Both end with every file of the revision a link to a verified blob, and refs/main written.
+each to the peers as soon as it is verified. mirror (other nodes): copy what is missing from the head, while it arrives
+there. In the end every file of the revision is a link to a verified blob, and refs/main is written.
 
-Inputs: /job/inputs.json (tree.JobInputs); /job/secret.json (Secret), read once and removed. huggingface_hub's variables
-are in the environment.
+Inputs: /job/inputs.json (tree.JobInputs); /job/secret.json (Secret), read once and removed. The environment holds
+huggingface_hub's variables.
 Output: /job/status.json (job_status.JobStatus); /job/source.json (0600: Offer) while the head offers.
-Exit codes: 0 verified; 1 not, the cause in status.json.
+Exit codes: 0 verified; 1 failed, the cause in status.json.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ FILES_AT_ONCE = 8
 STREAMS = 8
 """Connections of one mirror. A stream hashes what it receives, so they scale with processors."""
 GRACE_S, QUIET_S, OFFER_S = 20, 600, 6 * 3600
-"""How long a head that failed, and one that is whole, waits for peers that do not come; and for one that never ends."""
+"""How long a head waits for its peers: after it failed; when it is verified and none is connected; at the most."""
 
 
 class Offer(TypedDict):
-    """Where the other nodes copy from, and the token that lets them."""
+    """The head's port for the other nodes, and the token that admits them."""
 
     job: str
     port: int
@@ -50,8 +50,6 @@ class Offer(TypedDict):
 
 class Secret(TypedDict):
     hf_token: str | None
-    address: str | None
-    """mirror: the head's on the fabric."""
     offer: Offer | None
     """mirror: the head's."""
 
@@ -66,7 +64,7 @@ class Manifest(TypedDict):
 
 
 def at_once(job: Job, entries: list[Entry], do: Callable[[Entry], None]) -> None:
-    """`do` for all entries, several at once. The first failure stops those that have not begun, and is raised."""
+    """Call `do` for all entries, several at once. The first failure is raised, and nothing more is begun."""
     pool = ThreadPoolExecutor(FILES_AT_ONCE)
     tasks = [pool.submit(do, entry) for entry in entries]
     try:
@@ -81,19 +79,20 @@ def at_once(job: Job, entries: list[Entry], do: Callable[[Entry], None]) -> None
 
 
 def fetch(job: Job, token: str | None, source: Source | None) -> None:
-    """The head's copy, each blob offered as soon as it is verified."""
+    """The head's copy; offers each blob as soon as it is verified."""
     inputs = job.inputs
     hub_client.remove_partial(job.hub, job.model)
-    known = of_snapshot(job.snapshot) if not gaps(job.snapshot, inputs["shards"], inputs["encoding_file"]) else None
+    complete = not gaps(job.snapshot, inputs["shards"], inputs["encoding_file"])
+    on_disk = of_snapshot(job.snapshot) if complete else None
     hub = hub_client.Hub(inputs["repo"], inputs["revision"], token, inputs["patience_s"], job.trouble)
-    # a whole tree of links tells its own hashes: proving it needs no hub
-    job.entries = known or checked(hub.listing())
+    # in a complete tree each link names its file's hash, so verifying it needs no hub
+    job.entries = on_disk or checked(hub.listing())
     if source:
         rows = [(entry.path, entry.blob, entry.size) for entry in job.entries]
         manifest: Manifest = {"repo": inputs["repo"], "revision": inputs["revision"], "files": rows}
         source.announce(manifest)
 
-    def one(entry: Entry) -> None:
+    def fetch_one(entry: Entry) -> None:
         content = job.check(entry)
         for _ in range(2):
             if content is not None:
@@ -102,32 +101,36 @@ def fetch(job: Job, token: str | None, source: Source | None) -> None:
             content = job.check(entry)
         if content is None:
             raise Failed(
-                f"{entry.path} arrived twice from {hub.endpoint} with another content than its hash {entry.blob[:12]} "
-                "says: something between damages it, or this node's memory or disk does (`dmesg`)"
+                f"{entry.path} arrived twice from {hub.endpoint} with content that does not match its hash "
+                f"{entry.blob[:12]}: something in between damages it, or this node's memory or disk (see `dmesg`)"
             )
         job.set_verified(entry, content)
         if source:
             source.offer(entry.blob, (job.snapshot / entry.path).resolve())
 
-    job.publish("downloads" if known is None else "verifies")
-    # the small files first: a wrong revision or a closed repository shows at once
-    at_once(job, sorted(one_of_each(job.entries), key=lambda entry: entry.size > 2**20), one)
+    job.publish("downloading" if on_disk is None else "verifying")
+    # small files first, so that a wrong revision or a closed repository shows at once
+    at_once(job, sorted(one_of_each(job.entries), key=lambda entry: entry.size > 2**20), fetch_one)
     job.finish()
 
 
-def mirror(job: Job, address: str, offer: Offer) -> None:
+def mirror(job: Job, head_fabric_ip: str, offer: Offer) -> None:
     """This node's copy, from the head."""
-    job.publish("waits for the head's list of files")
+    job.publish("waiting for the head's list of files")
+    own = job.inputs["fabric_ip"]
     try:
-        with connect(address, offer["port"], offer["token"], own_address=job.inputs["address"]) as head:
+        with connect(head_fabric_ip, offer["port"], offer["token"], own_fabric_ip=own) as head:
             manifest: Manifest = head.document(limit_s=1800)
             if (manifest["repo"], manifest["revision"]) != (job.inputs["repo"], job.inputs["revision"]):
-                raise Failed(f"the head offers {manifest['repo']} at {manifest['revision']}: run pulumi up again")
+                raise Failed(
+                    f"the head offers {manifest['repo']} at {manifest['revision']}, not what this node needs: "
+                    "run pulumi up again"
+                )
             job.entries = checked(manifest["files"])
             missing: dict[str, Entry] = {}
             guard = threading.Lock()
 
-            def one(entry: Entry) -> None:
+            def check_one(entry: Entry) -> None:
                 content = job.check(entry)
                 if content is not None:
                     job.set_verified(entry, content)
@@ -135,8 +138,8 @@ def mirror(job: Job, address: str, offer: Offer) -> None:
                     with guard:
                         missing[entry.blob] = entry
 
-            job.publish("verifies")
-            at_once(job, one_of_each(job.entries), one)
+            job.publish("verifying")
+            at_once(job, one_of_each(job.entries), check_one)
             copy_missing(job, head, missing)
             job.finish()
             head.finished()
@@ -156,34 +159,34 @@ def copy_missing(job: Job, head: Copy, missing: dict[str, Entry]) -> None:
         job.set_verified(missing[blob.name], blob.target)
 
     blobs = [Blob(name, entry.size, job.model / "blobs" / name) for name, entry in missing.items()]
-    job.publish("mirrors")
+    job.publish("mirroring")
     reporter = threading.Thread(target=publish, daemon=True)
     reporter.start()
     try:
-        head.fetch(blobs, streams=STREAMS, on_bytes=lambda count: job.moved("on the way", count), on_whole=arrived)
+        head.fetch(blobs, streams=STREAMS, on_bytes=lambda count: job.moved("on the way", count), on_verified=arrived)
     finally:
         done.set()
         reporter.join()
 
 
 def offer_until_taken(source: Source, peers: set[str], status: Status) -> None:
-    """A whole head stays until its peers have everything, or have long been silent."""
+    """Stay until the peers have everything, or have been silent for long."""
     end = time.monotonic() + OFFER_S
     while not peers <= source.finished() and source.quiet_s() < QUIET_S and time.monotonic() < end:
         time.sleep(0.5)
     if left := sorted(peers - source.finished()):
-        status.note(f"{', '.join(left)} did not say that it has everything: the next pulumi up offers again")
+        status.note(f"{', '.join(left)} did not confirm a complete copy: the next pulumi up offers it again")
 
 
-def until_heard(source: Source) -> None:
-    """A moment for the peers, whose jobs may only just be starting, to get the words."""
+def wait_until_told(source: Source) -> None:
+    """Give the peers, whose jobs may only just be starting, a moment to read why the head failed."""
     began = time.monotonic()
     while (waited := time.monotonic() - began) < GRACE_S and not 0 < source.quiet_s() < waited:
         time.sleep(0.2)
 
 
-def words_of(error: BaseException, hub: Path) -> str:
-    """What a person is told about the end of a job."""
+def explained(error: BaseException, hub: Path) -> str:
+    """Why a job failed, for a person."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         disk = os.statvfs(hub)
         free = disk.f_bavail * disk.f_frsize / 2**30
@@ -197,31 +200,31 @@ def run(folder: Path, hub: Path, inputs: JobInputs, status: Status) -> None:
     secret: Secret = json.loads(secret_file.read_text())
     secret_file.unlink()
     job = Job(inputs, hub, status)
-    peers = set(inputs["peers"])
+    peers = set(inputs["peer_fabric_ips"])
     token = secrets.token_hex(32)
     offered = folder / "source.json"
-    with contextlib.ExitStack() as open_now:
-        source = open_now.enter_context(Source(inputs["address"], sorted(peers), token)) if peers else None
+    with contextlib.ExitStack() as stack:
+        source = stack.enter_context(Source(inputs["fabric_ip"], sorted(peers), token)) if peers else None
         if source:
             offer: Offer = {"job": inputs["id"], "port": source.port, "token": token}
             with open(os.open(offered, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
                 json.dump(offer, file)
-            open_now.callback(offered.unlink, missing_ok=True)
+            stack.callback(offered.unlink, missing_ok=True)
         try:
-            with locked(hub, lambda: status.publish(phase="waits for another job on this cache")):
+            with locked(hub, lambda: status.publish(phase="waiting for another job on this cache")):
                 job.open_tree()
                 if inputs["role"] == "fetch":
                     fetch(job, secret["hf_token"], source)
-                elif secret["address"] and secret["offer"]:
-                    mirror(job, secret["address"], secret["offer"])
+                elif inputs["head_fabric_ip"] and secret["offer"]:
+                    mirror(job, inputs["head_fabric_ip"], secret["offer"])
                 else:
                     raise Failed("the head offers nothing to copy: run pulumi up again")
         except Exception as error:
-            words = words_of(error, hub)
-            status.publish(state="failed", phase="failed", error=words)
+            reason = explained(error, hub)
+            status.publish(state="failed", phase="failed", error=reason)
             if source:
-                source.fail(f"the head's own copy failed: {words}")
-                until_heard(source)
+                source.fail(f"the head's own copy failed: {reason}")
+                wait_until_told(source)
             raise
         job.publish("verified")
         status.publish(state="done")
@@ -237,8 +240,8 @@ def main() -> None:
     try:
         run(folder, hub, inputs, status)
     except Exception as error:
-        # what failed before there was a tree to work on is said here
-        status.publish(state="failed", phase="failed", error=words_of(error, hub))
+        # also what failed before there was a tree to work on
+        status.publish(state="failed", phase="failed", error=explained(error, hub))
         # threads in the middle of a download would hold up the exit
         os._exit(1)
 

@@ -1,4 +1,4 @@
-"""What a detached job says about itself: one JSON file, written whole every second, read by whoever follows it.
+"""What a detached job says about itself: one JSON file, replaced every second, for the step that follows the job.
 
 A job of 155 GiB outlives SSH sessions, so nothing else may carry its result.
 """
@@ -20,7 +20,7 @@ WINDOW_S = 30.0
 class JobStatus(TypedDict):
     id: str
     state: Literal["running", "done", "failed"]
-    """One that was killed is running for ever."""
+    """A job that was killed stays running."""
     phase: str
     files: list[int]
     """Verified, and all."""
@@ -30,7 +30,7 @@ class JobStatus(TypedDict):
     """Bytes a second."""
     notes: list[str]
     trouble: str | None
-    """Why the hub is waited for."""
+    """Why the hub does not answer."""
     error: str | None
 
 
@@ -40,7 +40,8 @@ class Status:
     def __init__(self, file: Path, identity: str) -> None:
         self.file = file
         self._lock = threading.Lock()
-        self._seen: deque[tuple[float, int]] = deque()
+        self._samples: deque[tuple[float, int]] = deque()
+        """Time and bytes arrived, within the window."""
         self.document: JobStatus = {
             "id": identity,
             "state": "running",
@@ -57,53 +58,51 @@ class Status:
         with self._lock:
             before = self.document
             self.document = {**before, **changes}  # type: ignore[typeddict-item]
-            now, (here, total) = time.monotonic(), self.document["bytes"]
-            if here > before["bytes"][0]:
-                # one file may wait while others arrive, and one that goes on takes long to end
+            now, (arrived, total) = time.monotonic(), self.document["bytes"]
+            if arrived > before["bytes"][0]:
+                # one file may wait while others arrive, and a resumed one takes long to end
                 self.document["trouble"] = None
             if (self.document["phase"], total) != (before["phase"], before["bytes"][1]):
-                # what was here already, and what was only hashed, is no speed of what now arrives
-                self._seen.clear()
-            self._seen.append((now, here))
-            while now - self._seen[0][0] > WINDOW_S:
-                self._seen.popleft()
-            then, first = self._seen[0]
-            self.document["rate"] = max(0.0, (here - first) / (now - then)) if now > then else 0.0
+                # bytes that were on disk before, or were only hashed, do not count as speed
+                self._samples.clear()
+            self._samples.append((now, arrived))
+            while now - self._samples[0][0] > WINDOW_S:
+                self._samples.popleft()
+            then, first = self._samples[0]
+            self.document["rate"] = max(0.0, (arrived - first) / (now - then)) if now > then else 0.0
             part = self.file.with_name(f"{self.file.name}.part")
             part.write_text(json.dumps(self.document))
             os.replace(part, self.file)
 
-    def note(self, words: str) -> None:
-        """Something a person should read once, though the job goes on."""
-        self.publish(notes=[*self.document["notes"], words])
+    def note(self, text: str) -> None:
+        """Something that a person should read once although the job continues."""
+        self.publish(notes=[*self.document["notes"], text])
 
 
 def read(file: Path) -> JobStatus | None:
-    """The last words of the last job; None when there was none, or they cannot be read."""
+    """The status that the last job left; None when there is none, or it cannot be read."""
     try:
-        found: Any = json.loads(file.read_text())
+        status: Any = json.loads(file.read_text())
     except (OSError, ValueError):
         return None
-    if not isinstance(found, dict) or "state" not in found:
-        return None
-    return cast(JobStatus, found)
+    return cast(JobStatus, status) if isinstance(status, dict) and "state" in status else None
 
 
 def line(status: JobStatus) -> str:
-    """One line on a job under way: phase, files and bytes of all, rate, and the time left at that rate."""
+    """One line on a running job: phase, files and bytes of all, rate, and the time left at that rate."""
     (verified, files), (arrived, total) = status["files"], status["bytes"]
     if status["trouble"]:
-        return f"checkpoint: {verified} of {files or 'all'} files are here, the hub is waited for ({status['trouble']})"
+        return f"checkpoint: {verified} of {files or 'all'} files verified, waiting for the hub ({status['trouble']})"
     if not files:
         return f"checkpoint: {status['phase']}"
     unit, name = (2**30, "GiB") if total >= 2**30 else (2**20, "MiB")
-    words = (
+    text = (
         f"checkpoint: {status['phase']} {verified} of {files} files, {arrived / unit:.1f} of {total / unit:.1f} {name}"
     )
     if status["rate"] > 0 and total > arrived:
         left = duration((total - arrived) / status["rate"])
-        words += f", {status['rate'] / 2**20:,.1f} MiB/s, {left} left"
-    return words
+        text += f", {status['rate'] / 2**20:,.1f} MiB/s, {left} left"
+    return text
 
 
 def duration(seconds: float) -> str:

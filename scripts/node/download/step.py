@@ -1,7 +1,7 @@
 """Begin the job on this node's checkpoint, or follow it: the part that lives as long as an SSH session.
 
-The job itself (download.job) runs in a container of its own, so a cut session or Ctrl-C only ends this, and the
-next run finds the job and goes on watching. After a reboot there is no container; a new job goes on with what is here.
+The job itself (download.job) runs in a container of its own, so a cut session or Ctrl-C ends only this step, and the
+next run finds the job and watches it. After a reboot the container is gone; a new job resumes with what is on disk.
 
 Inputs (JSON argument): StepInputs. Secrets in the environment of begin: HF_TOKEN (fetch; may be empty), SPARK_SOURCE
 (mirror: what begin printed on the head). Output: begin prints a Begun; follow a Verified. Progress on stderr.
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, cast
 
 from download import job as job_module
 from download import job_status
@@ -40,31 +40,19 @@ START_S = 120
 END_S = 60
 
 
-class StepInputs(TypedDict):
+class StepInputs(Work):
     action: Literal["begin", "follow"]
-    """Begin the job, or join what runs, and return; or follow it until this node is verified."""
-    role: Literal["fetch", "mirror"]
-    repo: str
-    revision: str
-    shards: int
-    encoding_file: str
-    endpoint: str
-    patience_s: float
-    image: str
+    """Begin the job, or join the running one, and return; or follow it until this node is verified."""
     python: str
     hf_cache: str
     stack: str
-    address: str
-    peers: list[str]
-    source_address: str | None
-    """mirror: the head's on the fabric."""
 
 
 class Begun(TypedDict):
     job: str
     """Its id."""
     offer: Offer | None
-    """On a head that has peers: what the other nodes copy with. A secret."""
+    """On a head that has peers: how the other nodes reach it. A secret."""
 
 
 class Verified(TypedDict):
@@ -83,21 +71,8 @@ def hub_of(inputs: StepInputs) -> Path:
     return (Path(inputs["hf_cache"]).expanduser() / "hub").resolve()
 
 
-def work_of(inputs: StepInputs) -> Work:
-    """What a job is about: one that runs with the same is joined, with another is ended."""
-    return {
-        "role": inputs["role"],
-        "repo": inputs["repo"],
-        "revision": inputs["revision"],
-        "shards": inputs["shards"],
-        "encoding_file": inputs["encoding_file"],
-        "endpoint": inputs["endpoint"],
-        "patience_s": inputs["patience_s"],
-        "address": inputs["address"],
-        "peers": inputs["peers"],
-        "image": inputs["image"],
-        "hub": str(hub_of(inputs)),
-    }
+def snapshot_in(inputs: StepInputs) -> Path:
+    return snapshot_of(hub_of(inputs), inputs["repo"], inputs["revision"])
 
 
 class Container:
@@ -107,12 +82,19 @@ class Container:
         self.inputs = inputs
         self.name = f"spark-{inputs['stack']}-checkpoint"
         self.folder = folder_of(inputs["stack"]) / "job"
-        # what the head's step printed
+        # mirror: what the head's step printed
         self.source: Begun | None = json.loads(os.environ.get("SPARK_SOURCE") or "null")
 
-    def runs(self) -> bool:
+    def is_running(self) -> bool:
         labels = ("--filter", f"label=spark.stack={self.inputs['stack']}", "--filter", "label=spark.job=checkpoint")
         return bool(docker("ps", "--quiet", *labels).stdout.split())
+
+    def inputs_for(self, identity: str) -> JobInputs:
+        """What a job of this id gets."""
+        work = {key: value for key, value in self.inputs.items() if key in Work.__annotations__}
+        # a mirror copies from one job of the head, as long as that job offers
+        source_job = self.source["job"] if self.source else None
+        return cast(JobInputs, {**work, "hub": str(hub_of(self.inputs)), "id": identity, "source_job": source_job})
 
     def job_inputs(self) -> JobInputs | None:
         """Those of the last job."""
@@ -126,21 +108,21 @@ class Container:
         return job_status.read(self.folder / "status.json")
 
     def begin_or_join(self) -> None:
-        if self.runs():
+        if self.is_running():
             job, status = self.job_inputs(), self.status()
             state = status["state"] if status else None
-            # one that is done offers what it has to the peers, which a file lost since is no part of
+            # a job that is done still offers its files to the peers, but not a file that was lost since
             over = state == "failed" or (state == "done" and fault(self.inputs) is not None)
-            if job and not over and {**job, **work_of(self.inputs), "source_job": self.source_job()} == job:
-                say("checkpoint: a job is at it already: watching it")
+            if job and not over and job == self.inputs_for(job["id"]):
+                say("checkpoint: a job is already running: watching it")
                 return
             if not over:
-                say("checkpoint: ending the job that was begun with other settings")
+                say("checkpoint: ending a running job that has other settings")
         self.end()
         self.begin()
 
     def end(self) -> None:
-        """No container has the job's name any more, be it running, never started, or on its way out."""
+        """Remove the job's container, also one that never started or is already being removed."""
         end = time.monotonic() + END_S
         while docker("ps", "--all", "--quiet", "--filter", f"name=^/{self.name}$").stdout.split():
             if time.monotonic() > end:
@@ -148,24 +130,18 @@ class Container:
             subprocess.run(["docker", "rm", "--force", self.name], capture_output=True, timeout=END_S)
             time.sleep(0.2)
 
-    def source_job(self) -> str | None:
-        """mirror: the head's job, as long as it offers; one that copies from another is begun again."""
-        return self.source["job"] if self.source else None
-
     def begin(self) -> None:
         inputs, hub = self.inputs, hub_of(self.inputs)
-        # dockerd would make it itself, as root
+        # else dockerd would make it, as root
         hub.mkdir(parents=True, exist_ok=True)
         take_over(hub, inputs)
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         self.folder.chmod(0o700)
         (self.folder / "job.py").write_text(payload(job_module.__name__))
-        document: JobInputs = {**work_of(inputs), "id": secrets.token_hex(6), "source_job": self.source_job()}
-        (self.folder / "inputs.json").write_text(json.dumps(document))
+        (self.folder / "inputs.json").write_text(json.dumps(self.inputs_for(secrets.token_hex(6))))
         secret: Secret = {
             "hf_token": os.environ.get("HF_TOKEN") or None,
-            "address": inputs["source_address"],
             "offer": self.source["offer"] if self.source else None,
         }
         with open(os.open(self.folder / "secret.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -173,7 +149,7 @@ class Container:
         argv = ["run", "--detach", "--rm", "--name", self.name, "--network", "host"]
         for label in (f"spark.stack={inputs['stack']}", "spark.job=checkpoint"):
             argv += ["--label", label]
-        # as the user whose cache it is, so that nothing of it belongs to root
+        # as the user who owns the cache, so that nothing in it belongs to root
         argv += ["--user", f"{os.getuid()}:{os.getgid()}"]
         argv += ["--volume", f"{hub}:{CACHE}/hub", "--volume", f"{self.folder}:/job"]
         for variable in (
@@ -192,14 +168,13 @@ class Container:
         try:
             docker(*argv, "--entrypoint", inputs["python"], inputs["image"], "/job/job.py")
         finally:
-            if not self.runs():
+            if not self.is_running():
                 (self.folder / "secret.json").unlink(missing_ok=True)
 
 
 def take_over(hub: Path, inputs: StepInputs) -> None:
-    """Give files of this model that belong to root, as other tools' containers leave them, to the cache's user."""
-    snapshot = snapshot_of(hub, inputs["repo"], inputs["revision"])
-    model = snapshot.parent.parent
+    """Give files of this model that belong to another user, as other tools' containers leave them, to this one."""
+    model = snapshot_in(inputs).parent.parent
     folders = [folder for folder in (model, hub / ".locks" / model.name) if folder.is_dir()]
     foreign = [
         path
@@ -209,18 +184,18 @@ def take_over(hub: Path, inputs: StepInputs) -> None:
     ]
     if not foreign:
         return
-    say(f"checkpoint: {len(foreign)} files of {model.name} belong to another user: they are given to this one")
-    mounts = [word for folder in folders for word in ("--volume", f"{folder}:{folder}")]
+    say(f"checkpoint: {len(foreign)} files of {model.name} belong to another user: giving them to this one")
+    mounts = [argument for folder in folders for argument in ("--volume", f"{folder}:{folder}")]
     run = ["run", "--rm", "--user", "0:0", "--network", "none", *mounts, "--entrypoint", inputs["python"]]
     owner = (str(os.getuid()), str(os.getgid()))
     docker(*run, inputs["image"], "-c", text_of(chown_trees.__name__), *owner, *map(str, folders))
 
 
 def begin(inputs: StepInputs) -> Begun:
-    """The job, and what the other nodes copy with when there are any."""
+    """Begin the job or join it; on a head with peers, wait until it serves them."""
     container = Container(inputs)
     container.begin_or_join()
-    if not inputs["peers"]:
+    if not inputs["peer_fabric_ips"]:
         job_inputs = container.job_inputs()
         return {"job": job_inputs["id"] if job_inputs else "", "offer": None}
     end = time.monotonic() + START_S
@@ -231,8 +206,8 @@ def begin(inputs: StepInputs) -> Begun:
         status = container.status()
         if status and status["state"] == "failed":
             raise SystemExit(f"the checkpoint job ended: {status['error']}")
-        if not container.runs():
-            raise SystemExit("the checkpoint job ended before it said a word: run pulumi up again")
+        if not container.is_running():
+            raise SystemExit("the checkpoint job ended without a message: run pulumi up again")
         time.sleep(0.3)
     raise SystemExit(
         f"the checkpoint job did not start serving the other nodes within {START_S} s: is the node overloaded?"
@@ -240,24 +215,24 @@ def begin(inputs: StepInputs) -> Begun:
 
 
 def fault(inputs: StepInputs) -> str | None:
-    """What keeps this node's checkpoint from being verified; None when nothing does."""
-    snapshot = snapshot_of(hub_of(inputs), inputs["repo"], inputs["revision"])
-    found = gaps(snapshot, inputs["shards"], inputs["encoding_file"]) or unverified(snapshot)
-    return f"{found[0]}{f' and {len(found) - 1} more' if found[1:] else ''}" if found else None
+    """Why this node's checkpoint is not verified; None when it is."""
+    snapshot = snapshot_in(inputs)
+    faults = gaps(snapshot, inputs["shards"], inputs["encoding_file"]) or unverified(snapshot)
+    return f"{faults[0]}{f' and {len(faults) - 1} more' if faults[1:] else ''}" if faults else None
 
 
 def follow(inputs: StepInputs) -> Verified:
-    """Show the job's progress until this node is whole."""
+    """Show the job's progress until this node's checkpoint is verified."""
     container = Container(inputs)
     shown, shown_at, notes = "", 0.0, 0
     while True:
-        alive = container.runs()
-        status = container.status()  # after `alive`: a job that ended in between has said so
+        alive = container.is_running()
+        status = container.status()  # after `alive`: a job that ended in between has written it
         for note in status["notes"][notes:] if status else []:
             say(f"checkpoint: {note}")
             notes += 1
         if status and status["state"] == "failed":
-            # another stack's job, or a hand, may have mended since what this one's last job failed at
+            # another stack's job, or a person, may have repaired since what this stack's last job failed at
             if fault(inputs):
                 raise SystemExit(status["error"])
             status = None
@@ -269,7 +244,7 @@ def follow(inputs: StepInputs) -> Verified:
                 break
             raise SystemExit(
                 "the checkpoint job is gone and left no result (was it removed, or the node restarted?): run pulumi up "
-                "again, it goes on with what is here"
+                "again, it resumes with what is already on disk"
             )
         now = time.monotonic()
         text = job_status.line(status) if status else "checkpoint: starting"
@@ -279,9 +254,9 @@ def follow(inputs: StepInputs) -> Verified:
         time.sleep(0.5)
     if status:
         say(job_status.line({**status, "rate": 0}))
-    if found := fault(inputs):
-        raise SystemExit(f"{inputs['repo']} is not whole on this node: {found}: run pulumi up again")
-    snapshot = snapshot_of(hub_of(inputs), inputs["repo"], inputs["revision"])
+    if why := fault(inputs):
+        raise SystemExit(f"{inputs['repo']} is not verified on this node: {why}: run pulumi up again")
+    snapshot = snapshot_in(inputs)
     sizes = [path.stat().st_size for path in snapshot.rglob("*") if path.is_file()]
     return {"snapshot": str(snapshot), "bytes": sum(sizes), "files": len(sizes), "verified_at": utc_now()}
 

@@ -16,7 +16,7 @@ from hub.verified import VerifiedBlobs
 
 
 class Work(TypedDict):
-    """What a job is about."""
+    """What a node has to do for its checkpoint. A job that does the same is joined, one with other work is ended."""
 
     role: Literal["fetch", "mirror"]
     repo: str
@@ -25,28 +25,30 @@ class Work(TypedDict):
     encoding_file: str
     endpoint: str
     patience_s: float
-    """How long a hub that does not answer is waited for."""
-    address: str
-    """This node's on the fabric."""
-    peers: list[str]
-    """fetch: addresses of the nodes that copy from this one."""
+    """How long to wait for a hub that does not answer."""
     image: str
-    hub: str
-    """Absolute path of the hub cache on the node."""
+    fabric_ip: str
+    """This node's."""
+    peer_fabric_ips: list[str]
+    """fetch: those of the nodes that copy from this one."""
+    head_fabric_ip: str | None
+    """mirror: where to copy from."""
 
 
 class JobInputs(Work):
+    hub: str
+    """Absolute path of the hub cache on the node."""
     id: str
     source_job: str | None
-    """mirror: the head's job that is copied from."""
+    """mirror: the head's job, to copy from."""
 
 
 class Failed(Exception):
-    """The job cannot go on: found, why, way out."""
+    """The job cannot continue; the message says what was found, why it stops the job, and the way out."""
 
 
 class Job:
-    """One run: the tree of one revision, and how much of it is verified."""
+    """One run on the tree of one revision."""
 
     def __init__(self, inputs: JobInputs, hub: Path, status: Status) -> None:
         self.inputs, self.hub, self.status = inputs, hub, status
@@ -63,14 +65,14 @@ class Job:
         self.blobs = VerifiedBlobs(self.model)
 
     def moved(self, blob: str, count: int) -> None:
-        """`count` more bytes of a blob were read or received; negative takes back."""
+        """`count` more bytes of a blob were read or received; a negative count takes back."""
         with self._guard:
             self._moving[blob] = self._moving.get(blob, 0) + count
 
     def set_verified(self, entry: Entry, content: Path) -> None:
-        """The entry's content was just hashed, or was before: link all names of it, remember it."""
-        names = [each for each in self.entries if each.blob == entry.blob]
-        for each in names:
+        """Record that the entry's content has the right hash, and link every path of that content to it."""
+        same = [each for each in self.entries if each.blob == entry.blob]
+        for each in same:
             place(self.model, self.snapshot, each, content)
             # a plain file has become the blob
             content = content_of(self.model, self.snapshot, entry) or content
@@ -78,7 +80,7 @@ class Job:
             self.blobs.add(entry.blob, content)
         content.with_name(entry.blob + DAMAGED).unlink(missing_ok=True)
         with self._guard:
-            self.verified.update(each.path for each in names)
+            self.verified.update(each.path for each in same)
             self._moving.pop(entry.blob, None)
 
     def publish(self, phase: str | None = None) -> None:
@@ -92,32 +94,32 @@ class Job:
         files, size = [len(verified), len(self.entries)], [min(arrived, total), total]
         self.status.publish(files=files, bytes=size, **({"phase": phase} if phase else {}))
 
-    def trouble(self, words: str | None) -> None:
-        """The hub is waited for, or answers again."""
-        self.status.publish(trouble=words)
+    def trouble(self, reason: str | None) -> None:
+        """The hub does not answer, for this reason; None: it answers again."""
+        self.status.publish(trouble=reason)
 
     def check(self, entry: Entry) -> Path | None:
-        """The entry's content when it is here and right. A damaged one on the head is put aside for a new download."""
+        """The entry's content if it is on disk with the right hash. On the head a damaged file is put aside."""
         content = content_of(self.model, self.snapshot, entry)
         if content is None:
             return None
         if self.blobs.holds(entry.blob, content):
             return content
         if content.stat().st_size == entry.size:
-            found = digest_of(content, entry.blob, lambda count: self.moved(entry.blob, count))
-            if found == entry.blob:
+            if digest_of(content, entry.blob, lambda count: self.moved(entry.blob, count)) == entry.blob:
                 return content
             self.moved(entry.blob, -entry.size)
-        self.status.note(f"{entry.path} is damaged (its content is not what its hash says): it is fetched again")
+        self.status.note(f"{entry.path} is damaged (its content does not match its hash): fetching it again")
         if self.inputs["role"] == "fetch":
             os.replace(content, content.with_name(entry.blob + DAMAGED))
         return None
 
     def finish(self) -> None:
-        """What a whole tree ends with. Raises Failed when files of the index are missing all the same."""
+        """Write refs/main and remove leftovers. Raises Failed when files that the index names are missing."""
         if missing := gaps(self.snapshot, self.inputs["shards"], self.inputs["encoding_file"]):
-            raise Failed(f"{self.inputs['repo']} is not whole although all its files are here: {'; '.join(missing)}")
-        if words := write_main(self.model, self.inputs["revision"], self.blobs):
-            self.status.note(words)
+            repo = self.inputs["repo"]
+            raise Failed(f"{repo} is incomplete although every file that it lists is verified: {'; '.join(missing)}")
+        if note := write_main(self.model, self.inputs["revision"], self.blobs):
+            self.status.note(note)
         for path in self.model.glob(f"blobs/*{PART}"):
             path.unlink()

@@ -1,8 +1,8 @@
-"""The hash that a blob of a hub cache is named by: is a file what its name says?
+"""The hash that names a blob of a hub cache: does a file's content match its name?
 
-A blob of 64 hex digits is named by the sha256 of its content (LFS), one of 40 by git's sha1 of `blob SIZE\\0` and the
-content. Any other name says nothing about the content. hashlib gives up the interpreter lock for each piece, so
-threads hash side by side.
+A name of 64 hex digits is the sha256 of the content (LFS), one of 40 is git's sha1 of `blob SIZE\\0` and the content.
+Any other name says nothing about the content. hashlib releases the interpreter lock for each piece, so threads hash in
+parallel.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Hasher(Protocol):
 
 
 def hasher(blob: str, size: int) -> Hasher | None:
-    """What to feed the blob's `size` bytes to, so that its hexdigest is the name; None for a name that is no hash."""
+    """Feed it the blob's `size` bytes, and its hexdigest is the name; None for a name that is not a hash."""
     if not HEX.fullmatch(blob):
         return None
     if len(blob) == 64:
@@ -36,7 +36,7 @@ def hasher(blob: str, size: int) -> Hasher | None:
 
 
 def digest_of(path: Path, blob: str, on_bytes: Callable[[int], None] = lambda _: None) -> str | None:
-    """The name that the file's content has a right to, of the same kind as `blob`; None for a name that is no hash.
+    """The hash of the file's content, of the same kind as `blob`; None if that name is not a hash.
 
     `on_bytes` gets the length of each piece as it is read. Raises OSError when the file cannot be read.
     """

@@ -1,6 +1,6 @@
-"""Is a snapshot whole? Names of the files that the index wants and that are not there as regular files with content.
+"""Is a snapshot complete? Every file that the index names must be a regular file of the right size.
 
-An exit status or a folder's existence is no evidence: a download that ended with 0 has left `.incomplete` files before.
+An exit status or an existing folder proves nothing: downloads that ended with 0 have left `.incomplete` files.
 """
 
 import json
@@ -16,10 +16,10 @@ def snapshot_of(hub: Path, repo: str, revision: str) -> Path:
 
 
 def gaps(snapshot: Path, shards: int, *others: str) -> list[str]:
-    """What is wrong with a snapshot, a line each, empty when it is whole.
+    """What is missing or wrong in a snapshot, a line each; empty when it is complete.
 
     `shards` is the number that the index must name, `others` are further files that must exist. A shard must be as long
-    as its own safetensors header says, so a truncated file is seen without reading it.
+    as its own safetensors header says, so a truncated file is found without reading it.
     """
     index = snapshot / INDEX
     if not snapshot.is_dir():
@@ -27,14 +27,14 @@ def gaps(snapshot: Path, shards: int, *others: str) -> list[str]:
     if not index.is_file():
         return [f"{INDEX} is missing in {snapshot}"]
     try:
-        wanted = sorted({str(name) for name in json.loads(index.read_text())["weight_map"].values()})
+        named = sorted({str(name) for name in json.loads(index.read_text())["weight_map"].values()})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return [f"{INDEX} cannot be read: {type(error).__name__}: {error}"]
-    found = [f"{INDEX} names {len(wanted)} shards instead of {shards}"] if len(wanted) != shards else []
-    for name in wanted:
+    faults = [f"{INDEX} names {len(named)} shards instead of {shards}"] if len(named) != shards else []
+    for name in named:
         if fault := shard_fault(snapshot / name):
-            found.append(f"{name} {fault}")
-    return found + [f"{name} is missing" for name in others if not (snapshot / name).is_file()]
+            faults.append(f"{name} {fault}")
+    return faults + [f"{name} is missing" for name in others if not (snapshot / name).is_file()]
 
 
 def shard_fault(path: Path) -> str | None:
@@ -53,5 +53,5 @@ def shard_fault(path: Path) -> str | None:
         return f"cannot be read: {error.strerror}"
     except (struct.error, ValueError, KeyError, IndexError, TypeError, AttributeError):
         return f"has no safetensors header ({size} bytes)"
-    whole = 8 + length + end
-    return None if size == whole else f"has {size:,} bytes instead of {whole:,}"
+    expected = 8 + length + end
+    return None if size == expected else f"has {size:,} bytes instead of {expected:,}"

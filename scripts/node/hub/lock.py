@@ -1,4 +1,4 @@
-"""The lock on a hub cache, which jobs on a checkpoint hold while they run, and prune while it lists or removes."""
+"""The lock on a hub cache: a checkpoint job holds it while it runs, and prune while it lists or removes."""
 
 import contextlib
 import fcntl
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def locked(hub: Path | str, waiting: Callable[[], None] | None = None) -> Iterator[bool]:
-    """Hold the lock; yields whether it is ours. With `waiting`, which is called once, a held one is waited for."""
+    """Hold the lock; yields whether we got it. With `waiting`, call that once if another holds it, and wait for it."""
     folder = os.open(hub, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:

@@ -1,4 +1,4 @@
-"""The files of one revision: which there are, the blob behind each, and how they lie in a Hugging Face cache.
+"""The files of one revision: their paths, the blob behind each, and how they lie in a Hugging Face cache.
 
 A blob's name is its hash: 64 hex digits of sha256 (LFS), or 40 of Git's own blob id.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -16,9 +16,9 @@ from hub.verified import VerifiedBlobs
 
 HASH = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 PART, DAMAGED = ".spark-part", ".damaged"
-"""Endings of files of ours beside the blobs: one that is still arriving, one that was found damaged."""
+"""Our endings of files beside the blobs: still arriving; found damaged."""
 INCOMPLETE = ".incomplete"
-"""huggingface_hub's ending of one that is still arriving."""
+"""huggingface_hub's ending of a file that is still arriving."""
 PARTIAL = (INCOMPLETE, PART)
 
 
@@ -31,12 +31,12 @@ class Entry:
 
     @property
     def large(self) -> bool:
-        """Whether it is in the repository's LFS, as every shard is."""
+        """Whether the repository keeps it in LFS, as it does every shard."""
         return len(self.blob) == 64
 
 
 class ManifestError(ValueError):
-    """A manifest, or a tree, that cannot be used; the words say what and the way out."""
+    """A manifest or a tree cannot be used; the message says why, and the way out."""
 
 
 def checked(rows: Iterable[Any]) -> list[Entry]:
@@ -45,74 +45,78 @@ def checked(rows: Iterable[Any]) -> list[Entry]:
     for path, blob, size in rows:
         parts = PurePosixPath(path)
         if parts.is_absolute() or ".." in parts.parts or not parts.parts:
-            raise ManifestError(f"the manifest names {path!r}, which is no file inside a snapshot")
+            raise ManifestError(f"the manifest names {path!r}, which is not a file inside a snapshot")
         if not HASH.fullmatch(blob) or not isinstance(size, int) or size < 0:
-            raise ManifestError(f"the manifest gives {path} the blob {blob!r} of {size!r} bytes, which names no hash")
+            raise ManifestError(f"the manifest gives {path} the blob {blob!r} of {size!r} bytes, which is not a hash")
         entries.append(Entry(str(path), str(blob), size))
     return entries
 
 
 def one_of_each(entries: Iterable[Entry]) -> list[Entry]:
-    """An entry of each blob, for work that must not be done twice, or by two at once: several names may share one."""
+    """One entry of each blob, for work that must not be done twice: several paths may share a blob."""
     return list({entry.blob: entry for entry in entries}.values())
 
 
 def of_snapshot(snapshot: Path) -> list[Entry] | None:
-    """The manifest as a whole snapshot's links tell it; None where a file is no link to a blob named by its hash."""
+    """The manifest of a complete snapshot, from its links; None if a file is not a link to a blob named by its hash."""
     entries = []
-    for parent, _, names in os.walk(snapshot):
-        for name in names:
-            path = Path(parent, name)
-            blob = os.path.basename(os.readlink(path)) if path.is_symlink() else ""
-            if not HASH.fullmatch(blob):
-                return None
-            entries.append(Entry(path.relative_to(snapshot).as_posix(), blob, path.stat().st_size))
+    for path, blob in linked_files(snapshot):
+        if not HASH.fullmatch(blob):
+            return None
+        entries.append(Entry(path.relative_to(snapshot).as_posix(), blob, path.stat().st_size))
     return sorted(entries, key=lambda entry: entry.path)
 
 
+def linked_files(snapshot: Path) -> Iterator[tuple[Path, str]]:
+    """Every file of a snapshot with the blob that it links to; an empty name for a plain file."""
+    for parent, _, names in os.walk(snapshot):
+        for path in (Path(parent, name) for name in names):
+            yield path, os.path.basename(os.readlink(path)) if path.is_symlink() else ""
+
+
 def content_of(model: Path, snapshot: Path, entry: Entry) -> Path | None:
-    """Where the entry's content should be now, right or damaged: a blob of the model, a shared one, a plain file."""
+    """Where the entry's content lies now, right or damaged: a blob of the model, a shared one, or a plain file."""
     blob = model / "blobs" / entry.blob
     if blob.is_file():
         return blob
-    seen = snapshot / entry.path
-    if not seen.is_file():
+    path = snapshot / entry.path
+    if not path.is_file():
         return None
-    behind = seen.resolve()
-    return behind if behind.name == entry.blob or not seen.is_symlink() else None
+    target = path.resolve()
+    return target if target.name == entry.blob or not path.is_symlink() else None
 
 
 def place(model: Path, snapshot: Path, entry: Entry, content: Path) -> None:
-    """Make the snapshot's name a link to its blob. A plain file becomes the blob itself."""
-    blob, seen = model / "blobs" / entry.blob, snapshot / entry.path
-    if content != blob and seen.is_symlink():
+    """Make the entry's path a link to its blob. A plain file becomes the blob itself."""
+    blob, path = model / "blobs" / entry.blob, snapshot / entry.path
+    if content != blob and path.is_symlink():
         return  # a store that several models share
-    if seen.is_dir() and not seen.is_symlink():
-        raise ManifestError(f"{seen} is a folder where a file of the checkpoint belongs: move it away")
-    wanted = os.path.relpath(blob, seen.parent)
-    if seen.is_symlink() and os.readlink(seen) == wanted:
+    if path.is_dir() and not path.is_symlink():
+        raise ManifestError(f"{path} is a folder where a file of the checkpoint belongs: move it away")
+    target = os.path.relpath(blob, path.parent)
+    if path.is_symlink() and os.readlink(path) == target:
         return
-    seen.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     if content != blob:
         os.link(content, blob)
-    part = seen.with_name(f"{seen.name}{PART}")
+    part = path.with_name(f"{path.name}{PART}")
     part.unlink(missing_ok=True)
-    part.symlink_to(wanted)
-    os.replace(part, seen)
+    part.symlink_to(target)
+    os.replace(part, path)
 
 
 def write_main(model: Path, revision: str, verified: VerifiedBlobs) -> str | None:
-    """Make refs/main name a revision that is here; returns words when it stays as somebody else set it.
+    """Make refs/main name the revision; returns a note if it stays at a revision that somebody else set.
 
-    A download of a pinned commit writes no ref, and code of the model that drops the revision falls back to main.
+    A download of a pinned commit writes no ref, and model code that drops the revision falls back to main.
     """
     ref = model / "refs" / "main"
-    found = ref.read_text() if ref.is_file() else ""
-    if found == revision:
+    current = ref.read_text() if ref.is_file() else ""
+    if current == revision:
         return None
-    foreign = re.fullmatch(r"[0-9a-f]{40}", found) and found != verified.main
-    if foreign and (model / "snapshots" / found).is_dir():
-        return f"refs/main stays at {found[:8]}, which is here and was not set by us"
+    foreign = re.fullmatch(r"[0-9a-f]{40}", current) and current != verified.main
+    if foreign and (model / "snapshots" / current).is_dir():
+        return f"refs/main stays at {current[:8]}, which is on this node and was not set by us"
     ref.parent.mkdir(parents=True, exist_ok=True)
     part = ref.with_name(f"main{PART}")
     part.write_text(revision)
@@ -122,13 +126,7 @@ def write_main(model: Path, revision: str, verified: VerifiedBlobs) -> str | Non
 
 
 def unverified(snapshot: Path) -> list[str]:
-    """Files of a snapshot whose content was never hashed, or has changed since; seconds for 155 GiB."""
+    """Files of a snapshot whose content was never verified, or has changed since; takes seconds for 155 GiB."""
     verified = VerifiedBlobs(snapshot.parent.parent)
-    found = []
-    for parent, _, names in os.walk(snapshot):
-        for name in names:
-            path = Path(parent, name)
-            blob = os.path.basename(os.readlink(path)) if path.is_symlink() else ""
-            if not verified.holds(blob, path):
-                found.append(path.relative_to(snapshot).as_posix())
-    return sorted(found)
+    files = linked_files(snapshot)
+    return sorted(path.relative_to(snapshot).as_posix() for path, blob in files if not verified.holds(blob, path))

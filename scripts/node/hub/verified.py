@@ -1,8 +1,8 @@
-"""Which blobs of a model were hashed and found right, so that a whole tree is verified again in seconds.
+"""Which blobs of a model were hashed and found right, so that a complete tree is verified again in seconds.
 
-A file `.spark-stack.json` beside `blobs/`, as its neighbours outlive a stack and are shared by stacks:
+The file `.spark-stack.json` lies beside `blobs/`, because blobs outlive a stack and stacks share them:
 {"verified": {blob: [size, mtime_ns, inode]}, "main": revision that we wrote into refs/main, or absent}.
-An entry counts only while size, mtime and inode are still the file's.
+An entry counts only while the file still has that size, mtime and inode.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def identity_of(path: Path) -> list[int]:
 
 
 class VerifiedBlobs:
-    """Those of one model's folder. Threads may share it; each change is on disk when the call returns."""
+    """The verified blobs of one model. Threads may share it; each change is on disk when the call returns."""
 
     def __init__(self, model: Path) -> None:
         self.file = model / NAME
@@ -33,7 +33,7 @@ class VerifiedBlobs:
             blobs = {str(blob): list(identity) for blob, identity in kept["verified"].items()}
             main = kept.get("main")
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            # no file, or none that can be read: everything is hashed once more
+            # no file, or an unreadable one: everything gets hashed once more
             blobs, main = {}, None
         self._blobs: dict[str, list[int]] = blobs
         self.main: str | None = main
@@ -46,7 +46,7 @@ class VerifiedBlobs:
             return False
 
     def add(self, blob: str, path: Path) -> None:
-        """The file at `path` was just hashed, and is `blob`."""
+        """The file at `path` was just hashed as `blob`."""
         with self._lock:
             self._blobs[blob] = identity_of(path)
             self._save()
@@ -57,7 +57,7 @@ class VerifiedBlobs:
             self._save()
 
     def forget(self, blobs: Iterable[str]) -> None:
-        """Blobs that were removed, and refs/main if it was; nothing is written where the file itself is gone."""
+        """Drop removed blobs, and refs/main if it was removed; writes nothing if the file itself is gone."""
         with self._lock:
             for blob in blobs:
                 self._blobs.pop(blob, None)

@@ -14,14 +14,14 @@ from mirror.wire import Wire
 __all__ = ["Blob", "Copy", "MirrorError", "connect"]
 
 
-def connect(address: str, port: int, token: str, *, own_address: str, limit_s: float = 30) -> Copy:
-    """Reach the source over the fabric, trying for `limit_s` while there is no route to it. Raises MirrorError."""
-    head = Head(address, port, token, own_address)
+def connect(head_fabric_ip: str, port: int, token: str, *, own_fabric_ip: str, limit_s: float = 30) -> Copy:
+    """Reach the source over the fabric, trying for `limit_s` while it has no route. Raises MirrorError."""
+    head = Head(head_fabric_ip, port, token, own_fabric_ip)
     return Copy(head, head.connect(limit_s))
 
 
 class Copy:
-    """One node's dealings with the source; a context manager that closes the connection."""
+    """One node's connection to the source; a context manager that closes it."""
 
     def __init__(self, head: Head, wire: Wire) -> None:
         self._head, self._wire = head, wire
@@ -41,7 +41,7 @@ class Copy:
         while "document" not in (answer := self._ask({"ask": "document"})):
             if time.monotonic() > until:
                 raise MirrorError(
-                    f"the head at {self._head.address} announced no files within {limit_s:.0f} s: "
+                    f"the head at {self._head.fabric_ip} announced no files within {limit_s:.0f} s: "
                     f"look at its own progress, then {AGAIN}"
                 )
         return answer["document"]
@@ -51,7 +51,7 @@ class Copy:
         self._ask({"ask": "finished"})
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer, over a new connection when this one, idle for the hours of the copy, is not there any more."""
+        """The answer, over a new connection if this one was lost in the hours that it was idle."""
         try:
             return self._head.ask(self._wire, request)
         except Lost:
@@ -66,16 +66,16 @@ class Copy:
         streams: int,
         limit_s: float = 3600,
         on_bytes: Callable[[int], None] = lambda _: None,
-        on_whole: Callable[[Blob], None] = lambda _: None,
+        on_verified: Callable[[Blob], None] = lambda _: None,
     ) -> None:
-        """Copy all the blobs over `streams` connections; of those the head has, each takes the first in their order.
+        """Copy all the blobs over `streams` connections, in their order as far as the head already offers them.
 
-        `on_bytes` gets the length of each piece as it arrives, and a damaged blob's bytes back as a negative number;
-        `on_whole` gets a blob that lies at its place. Both are called in a stream's thread, one call at a time.
-        What the head does not have yet is waited for, at most `limit_s` after the last byte. A blob that arrives
-        damaged is fetched once more; a stream that breaks off connects again, and gives up the third time in a row.
-        Raises MirrorError, and what a callback raises; no partial file is left then.
+        `on_bytes` gets the length of each piece as it arrives, and a negative number when bytes turn out damaged or
+        lost; `on_verified` gets each blob that is verified and in place. Both are called in a stream's thread, one call
+        at a time. A stream waits for what the head does not offer yet, at most `limit_s` after the last byte. A blob
+        that arrives damaged is fetched once more; a stream that breaks connects again, and gives up at the third break
+        in a row. Raises MirrorError, and what a callback raises; then no partial file is left.
         """
         streams = min(streams, len(blobs))
         if streams:
-            Fetch(self._head, blobs, limit_s, on_bytes, on_whole).run(streams)
+            Fetch(self._head, blobs, limit_s, on_bytes, on_verified).run(streams)

@@ -1,7 +1,7 @@
-"""The streams of the mirror's copy: blobs from the head to their places, and none of them believed.
+"""The streams of the mirror's copy: each blob goes from the head to its place, and is verified on the way.
 
-Each stream is a connection and a thread of its own that receives, hashes and writes a blob beside its place, and moves
-it there only when its hash is its name, so a file at its place is whole and what was there before stays until then.
+A stream is a connection with its own thread. It receives, hashes and writes a blob beside its place, and moves it there
+only when its hash is its name. So a file at its place is verified, and until then the previous one stays.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from mirror.wire import Wire, WireError
 
 PIECE_BYTES = 1 << 20
 TRIES = 3
-"""Connections in a row that may break off without one whole blob, before a stream gives up."""
+"""A stream gives up after so many connections in a row that broke before one blob was complete."""
 
 
 @dataclass(frozen=True)
 class Blob:
-    """One file to copy: `name` as the hub cache names it, `size` in bytes, `target` where it shall lie."""
+    """One file to copy: its name in the hub cache, its size in bytes, and the path to put it at."""
 
     name: str
     size: int
@@ -37,7 +37,7 @@ class Blob:
 
 
 class Fetch:
-    """One call of fetch: what its streams share."""
+    """What the streams of one fetch share."""
 
     def __init__(
         self,
@@ -45,12 +45,12 @@ class Fetch:
         blobs: Sequence[Blob],
         limit_s: float,
         on_bytes: Callable[[int], None],
-        on_whole: Callable[[Blob], None],
+        on_verified: Callable[[Blob], None],
     ) -> None:
         self._head, self._limit_s = head, limit_s
-        self._on_bytes, self._on_whole = on_bytes, on_whole
+        self._on_bytes, self._on_verified = on_bytes, on_verified
         self._telling = threading.Lock()
-        # who holds it asks for all that is left, so nobody else has anything to ask for
+        # its holder asks the head for all that is left, so the others have nothing to ask for
         self._choosing = threading.Lock()
         self._left = list(blobs)
         self._last_byte = time.monotonic()
@@ -94,7 +94,7 @@ class Fetch:
                         self._wires.remove(wire)
 
     def _choose(self, wire: Wire) -> tuple[Blob, int] | None:
-        """The next blob and the size that the head has of it, its bytes to be received; None when none is left."""
+        """The next blob, whose bytes follow on the wire, and its size on the head; None when none is left."""
         with self._choosing:
             while self._left and not self._stopped:
                 answer = self._head.ask(wire, {"ask": "blob", "of": [blob.name for blob in self._left]})
@@ -105,45 +105,45 @@ class Fetch:
                 waited = time.monotonic() - self._last_byte
                 if waited > self._limit_s:
                     raise MirrorError(
-                        f"the head at {self._head.address} had nothing new for {waited:.0f} s, files still "
-                        f"missing here: {len(self._left)}: look at its own progress, then {AGAIN}"
+                        f"the head at {self._head.fabric_ip} had nothing new for {waited:.0f} s, and this node still "
+                        f"lacks {len(self._left)} files: look at the head's own progress, then {AGAIN}"
                     )
         return None
 
     def _copy(self, wire: Wire, blob: Blob, size: int) -> None:
         try:
-            found = self._receive(wire, blob, size)
-            if found != blob.name:
+            digest = self._receive(wire, blob, size)
+            if digest != blob.name:
                 self._tell(-blob.size)
                 answer = self._head.ask(wire, {"ask": "blob", "of": [blob.name]})
-                found = self._receive(wire, blob, answer["size"])
+                digest = self._receive(wire, blob, answer["size"])
         except Lost:
-            # first again, by whoever asks next; the lock is with one who may be waiting long for another blob
+            # the next to ask takes it first; without the lock, which another stream may hold in a long wait
             self._left.insert(0, blob)
             raise
-        if found != blob.name:
+        if digest != blob.name:
             self._tell(-blob.size)
             raise MirrorError(
-                f"{blob.target} arrived damaged twice (its content is {found}): the head's file, its memory or the "
+                f"{blob.target} arrived damaged twice (its hash is {digest}): the head's file, its memory or the "
                 "cable is at fault: look at `dmesg` and `ethtool -S` of both ends, then run pulumi up again"
             )
         with self._telling:
-            self._on_whole(blob)
+            self._on_verified(blob)
 
     def _receive(self, wire: Wire, blob: Blob, size: int) -> str:
-        """Receive a blob and put it at its place if its hash is its name; returns the name its content deserves."""
+        """Receive a blob and put it at its place if its hash is its name; returns the hash of what arrived."""
         if size != blob.size:
             raise MirrorError(
-                f"the head has {size:,} bytes of {blob.target} instead of {blob.size:,}: was it changed there since "
+                f"the head has {size:,} bytes of {blob.target} instead of {blob.size:,}: was it changed there after "
                 "it was verified? Run pulumi up again"
             )
         part = blob.target.with_name(f"{blob.name}.spark-part")
         try:
             try:
                 with part.open("wb", buffering=0) as file:
-                    found = self._write(wire, file, blob)
+                    digest = self._write(wire, file, blob)
                     os.fdatasync(file.fileno())
-                if found == blob.name:
+                if digest == blob.name:
                     os.replace(part, blob.target)
             finally:
                 part.unlink(missing_ok=True)
@@ -151,7 +151,7 @@ class Fetch:
             raise self._head.lost(error) from None
         except OSError as error:
             raise unwritable(blob, error) from None
-        return found
+        return digest
 
     def _write(self, wire: Wire, file: io.FileIO, blob: Blob) -> str:
         digest = hasher(blob.name, blob.size)
@@ -182,7 +182,7 @@ def unwritable(blob: Blob, error: OSError) -> MirrorError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         free = shutil.disk_usage(folder).free
         return MirrorError(
-            f"no room for {blob.target} of {blob.size:,} bytes: {free:,} are free there, the partial file is removed: "
+            f"no room for {blob.target} of {blob.size:,} bytes: {free:,} are free there (the partial file is removed): "
             f"make room, then {AGAIN}"
         )
     return MirrorError(

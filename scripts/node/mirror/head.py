@@ -1,4 +1,4 @@
-"""The head as another node sees it over the fabric: how it is reached and asked, and the words for when it is lost."""
+"""The head as another node sees it over the fabric: how to reach and ask it, and what to say when it is lost."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from mirror.wire import Refused, Wire, WireError, introduce
 
 SILENCE_S = 30
 RETRY_S = 0.5
-AGAIN = "run pulumi up again, what is here already is not copied twice"
+AGAIN = "run pulumi up again, it resumes with what is already on disk"
 
 
 class MirrorError(Exception):
-    """The copy cannot go on. The words are for a person: what was found, and the way out."""
+    """The copy cannot continue; the message says what was found, and the way out."""
 
 
 class Lost(MirrorError):
-    """A connection that was proven broke off; a new one may do."""
+    """An admitted connection broke; a new one may work."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """Where the source is, and what to show it."""
+    """Where the source listens, and what admits this node."""
 
-    address: str
+    fabric_ip: str
     port: int
     token: str = field(repr=False)
-    own_address: str
+    own_fabric_ip: str
 
     def connect(self, limit_s: float) -> Wire:
-        """A connection on which both ends have proven the token. Raises MirrorError."""
+        """A connection on which both ends have proven that they know the token. Raises MirrorError."""
         connection = self._reach(time.monotonic() + limit_s)
         try:
             wire = Wire(connection, gone_after_s=SILENCE_S)
@@ -42,39 +42,39 @@ class Head:
             connection.close()
             if isinstance(error, Refused):
                 raise MirrorError(
-                    f"the head at {self.address} is of another run than this node: {error}: run pulumi up again"
+                    f"the head at {self.fabric_ip} and this node belong to different runs: {error}: run pulumi up again"
                 ) from None
             raise MirrorError(
-                f"the head at {self.address} ended the connection before it began: {error}: "
-                f"is {self.own_address} this node's fabric_ip in the stack file? It hears no other. If so, {AGAIN}"
+                f"the head at {self.fabric_ip} closed the connection at once: {error}: is {self.own_fabric_ip} "
+                f"this node's fabric_ip in the stack file? The head admits no other. If so, {AGAIN}"
             ) from None
         return wire
 
     def _reach(self, until: float) -> socket.socket:
-        to, own = (self.address, self.port), (self.own_address, 0)
+        to, own = (self.fabric_ip, self.port), (self.own_fabric_ip, 0)
         while True:
             try:
-                # the source hears no other address than the fabric's
+                # the source admits fabric addresses only
                 return socket.create_connection(to, timeout=SILENCE_S, source_address=own)
             except OSError as error:
-                # no route or no address yet, as after a boot; a refused one has nobody who listens
+                # after a boot there may be no route or address yet; where the connection is refused, nobody listens
                 if isinstance(error, ConnectionRefusedError) or time.monotonic() > until:
                     raise self.lost(error.strerror or error) from None
                 time.sleep(RETRY_S)
 
     def ask(self, wire: Wire, request: dict[str, Any]) -> dict[str, Any]:
-        """Raises Lost when the source is gone, MirrorError with the head's own words when it cannot go on."""
+        """Raises Lost when the source is gone, MirrorError with the head's own message when it cannot continue."""
         try:
             wire.send(request)
             answer = wire.receive()
         except WireError as error:
             raise self.lost(error) from None
         if "failed" in answer:
-            raise MirrorError(f"the head at {self.address} cannot go on: {answer['failed']}")
+            raise MirrorError(f"the head at {self.fabric_ip} cannot continue: {answer['failed']}")
         return answer
 
     def lost(self, why: object) -> Lost:
         return Lost(
-            f"the copy from the head at {self.address} port {self.port} broke off: {why}: "
-            f"is the head up, and the cable in? Then {AGAIN}"
+            f"the copy from the head at {self.fabric_ip} port {self.port} broke off: {why}: "
+            f"is the head up, and the cable plugged in? Then {AGAIN}"
         )

@@ -1,7 +1,7 @@
-"""The head's end of the mirror: blobs that are whole and verified, for the other nodes to copy while more arrive.
+"""The head's end of the mirror: it offers verified blobs, which the other nodes copy while more arrive.
 
-It listens at the fabric address alone, hears the peers' addresses alone, and serves who proves the one-time token. A
-request names a blob, never a path, so nothing is readable that was not offered. A thread for each connection; the
+It listens at its fabric address only, admits the peers' addresses only, and serves those that prove the one-time token.
+A request names a blob, never a path, so nothing is readable that was not offered. Each connection has a thread; the
 bytes go from the page cache to the socket by sendfile.
 """
 
@@ -21,34 +21,31 @@ from typing import Any, TypeVar
 
 from mirror.wire import HEARTBEAT_S, Wire, WireError, admit, pack
 
-# a peer whose disk stalls acknowledges nothing new either, and is not gone
+# a peer whose disk stalls acknowledges nothing new for a while either
 GONE_AFTER_S = 60
 HANDSHAKE_S = 10
 PIECE_BYTES = 1 << 30
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 
 class Source:
     """Serves from construction to close(), or as a context manager. All methods may be called from any thread."""
 
     port: int
-    """The port it listens at; the system chose it."""
+    """Where it listens; the system chose it."""
 
-    def __init__(self, address: str, peers: Sequence[str], token: str) -> None:
-        """`address` is this node's fabric address, `peers` those of the nodes that may copy.
-
-        Raises OSError naming what cannot be bound, ValueError for an address or a token that would let anyone in.
-        """
-        if address in ("", "0.0.0.0") or not token:
+    def __init__(self, fabric_ip: str, peer_fabric_ips: Sequence[str], token: str) -> None:
+        """Raises OSError naming what cannot be bound, ValueError for an address or a token that would admit anyone."""
+        if fabric_ip in ("", "0.0.0.0") or not token:
             raise ValueError("the mirror needs one address to listen at and a token: without them anyone could read")
         try:
-            self._listener = socket.create_server((address, 0), backlog=64)
+            self._listener = socket.create_server((fabric_ip, 0), backlog=64)
         except OSError as error:
-            why = f"the mirror cannot listen at {address}: {error.strerror}: is this the node's fabric address, and up?"
+            why = f"the mirror cannot listen at {fabric_ip}: {error.strerror}: is that this node's fabric_ip, and up?"
             raise OSError(error.errno, why) from None
         self.port = self._listener.getsockname()[1]
-        self._peers, self._token = frozenset(peers), token
+        self._peers, self._token = frozenset(peer_fabric_ips), token
         self._changed = threading.Condition()
         self._document: Mapping[str, object] | None = None
         self._failed: str | None = None
@@ -61,38 +58,38 @@ class Source:
         threading.Thread(target=self._listen, name="mirror", daemon=True).start()
 
     def announce(self, document: Mapping[str, object]) -> None:
-        """Give the peers the manifest they wait for. Raises TypeError or ValueError for what no frame can carry."""
+        """Give the peers the manifest they wait for. Raises TypeError or ValueError if a frame cannot carry it."""
         pack({"document": document})
         with self._changed:
             self._document = document
             self._changed.notify_all()
 
     def offer(self, blob: str, path: Path) -> None:
-        """From now on this blob may be copied; it is whole and verified. The path is opened for each request."""
+        """From now on this verified blob may be copied. The path is opened for each request."""
         with self._changed:
             self._offered[blob] = path
             self._changed.notify_all()
 
-    def fail(self, words: str) -> None:
-        """The head cannot go on: a peer gets these words once nothing that it wants is offered."""
+    def fail(self, reason: str) -> None:
+        """The head cannot continue: a peer gets the reason once nothing that it asks for is offered."""
         with self._changed:
-            self._failed = words
+            self._failed = reason
             self._changed.notify_all()
 
     def finished(self) -> set[str]:
-        """Addresses of the peers that said they have everything."""
+        """Fabric addresses of the peers that said they have everything."""
         with self._changed:
             return set(self._finished)
 
     def quiet_s(self) -> float:
-        """Seconds since the last peer left, or since the start; 0 while one is connected (a dead one is noticed)."""
+        """Seconds since the last peer left, or since the start; 0 while one is connected (a dead one gets noticed)."""
         with self._changed:
             return 0.0 if self._admitted else time.monotonic() - self._last_left
 
     def close(self) -> None:
         """End every connection, also in the middle of a blob."""
         self._closed = True
-        # first, so that a stream whose connection ends finds nobody; close alone would not wake the thread that accepts
+        # first, so that a stream whose connection ends cannot connect again; close alone would not wake accept()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -152,9 +149,9 @@ class Source:
                 document = self._when_there(lambda: self._document)
                 wire.send(self._not_there() if document is None else {"document": document})
             case {"ask": "blob", "of": [*names]}:
-                # what is no string is not offered either, and may not even be a key
-                wanted = [name for name in names if isinstance(name, str)]
-                blob = self._when_there(lambda: next((name for name in wanted if name in self._offered), None))
+                # anything but a string is not offered either, and may not even be a key
+                asked = [name for name in names if isinstance(name, str)]
+                blob = self._when_there(lambda: next((name for name in asked if name in self._offered), None))
                 if blob is None:
                     wire.send(self._not_there())
                 else:
@@ -164,17 +161,17 @@ class Source:
                     self._finished.add(host)
                 wire.send({"noted": True})
             case _:
-                raise WireError("it asked for what there is not")
+                raise WireError("its request is unknown")
 
-    def _when_there(self, look: Callable[[], Found | None]) -> Found | None:
-        """What `look` finds, as soon as it does; None after HEARTBEAT_S, or when the head failed."""
+    def _when_there(self, look: Callable[[], Value | None]) -> Value | None:
+        """What `look` returns, as soon as it is not None; None after HEARTBEAT_S, or when the head failed."""
         until = time.monotonic() + HEARTBEAT_S
         with self._changed:
-            while (found := look()) is None and self._failed is None and not self._closed:
+            while (value := look()) is None and self._failed is None and not self._closed:
                 left = until - time.monotonic()
                 if left <= 0 or not self._changed.wait(left):
                     break
-            return found
+            return value
 
     def _not_there(self) -> dict[str, Any]:
         return {"wait": True} if self._failed is None else {"failed": self._failed}

@@ -1,17 +1,17 @@
-"""What the two ends of the mirror say to each other on one connection: frames, and the proof that both know the token.
+"""The mirror's protocol on one connection: frames, and the proof that both ends know the token.
 
 A frame is its length (4 bytes, big-endian) and one JSON object. The copy asks, the source answers at once or within
-HEARTBEAT_S, so either end hears from a living other one every few seconds. A blob's bytes follow its frame as they are.
+HEARTBEAT_S, so each end hears from the other every few seconds. A blob's bytes follow its frame as they are.
 
     source -> copy   {"nonce": N}                    the token never travels, only
-    copy -> source   {"nonce": M, "proof": ...}      HMACs of both nonces by it, one
+    copy -> source   {"nonce": M, "proof": ...}      HMACs of both nonces with it, one
     source -> copy   {"proof": ...}                  for each direction; or {"refused": true}
 
     {"ask": "document"}           {"document": {...}}                   once it is announced
     {"ask": "blob", "of": [...]}  {"blob": name, "size": n}, n bytes    the first of them that is offered
     {"ask": "finished"}           {"noted": true}
-                                  {"wait": true}      nothing of it is there yet: ask again
-                                  {"failed": words}   and will not be
+                                  {"wait": true}      none of it is offered yet: ask again
+                                  {"failed": reason}  and none will be
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NONCE = re.compile(r"[0-9a-f]{64}")
 
 
 class WireError(Exception):
-    """The other end is gone or silent, or says what is no frame; the words say which."""
+    """The other end is gone or silent, or sent something else than a frame; the message says which."""
 
 
 class Refused(WireError):
@@ -41,7 +41,7 @@ class Refused(WireError):
 
 
 def pack(message: dict[str, Any]) -> bytes:
-    """Raises TypeError or ValueError for what JSON cannot say, or not within a frame."""
+    """Raises TypeError or ValueError for what JSON cannot express, or what is longer than a frame."""
     body = json.dumps(message, allow_nan=False).encode()
     if len(body) > FRAME_BYTES:
         raise ValueError(f"a message of {len(body):,} bytes is longer than a frame, {FRAME_BYTES:,}")
@@ -49,7 +49,7 @@ def pack(message: dict[str, Any]) -> bytes:
 
 
 class Wire:
-    """One connection. All its errors are WireErrors, so any OSError beside it is about a file."""
+    """One connection. Its errors are all WireErrors, so an OSError is about a file."""
 
     def __init__(self, connection: socket.socket, *, gone_after_s: float) -> None:
         """`gone_after_s`: how long the other machine may leave segments and probes unanswered."""
@@ -65,15 +65,15 @@ class Wire:
             self._set(level, option, value)
 
     def limit_silence(self, seconds: float) -> None:
-        """How long a receive waits for the next byte; 0 for ever."""
-        # a timeout of Python's own would make the socket non-blocking, and MSG_WAITALL would not wait
+        """How long a receive waits for the next byte; 0: without limit."""
+        # Python's own timeout would make the socket non-blocking, and then MSG_WAITALL does not wait
         self._set(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6)))
 
     def _set(self, level: int, option: int, value: int | bytes) -> None:
         try:
             self._connection.setsockopt(level, option, value)
-        except OSError as error:  # it was reset meanwhile
-            raise WireError(words_of(error)) from None
+        except OSError as error:  # it was reset in the meantime
+            raise WireError(_reason(error)) from None
 
     def fileno(self) -> int:
         return self._connection.fileno()
@@ -82,29 +82,29 @@ class Wire:
         try:
             self._connection.sendall(pack(message))
         except OSError as error:
-            raise WireError(words_of(error)) from None
+            raise WireError(_reason(error)) from None
 
     def receive_into(self, piece: memoryview) -> int:
-        """Fill the piece, or as much of it as came within the limit on silence; at least one byte."""
+        """Fill the piece, or as much of it as arrives within the limit on silence; at least one byte."""
         try:
             count = self._connection.recv_into(piece, 0, socket.MSG_WAITALL)
         except OSError as error:
-            raise WireError(words_of(error)) from None
+            raise WireError(_reason(error)) from None
         if not count and len(piece):
             raise WireError("it closed the connection")
         return count
 
     def receive(self, most: int = FRAME_BYTES) -> dict[str, Any]:
-        """The next frame's object; a frame of more than `most` bytes is not read."""
+        """The next frame's object. Refuses a frame of more than `most` bytes without reading it."""
         (length,) = LENGTH.unpack(self._exactly(LENGTH.size))
         if length > most:
             raise WireError(f"it sent a frame of {length:,} bytes, more than {most:,}")
         try:
             message = json.loads(self._exactly(length))
         except (ValueError, RecursionError):
-            raise WireError("it sent a frame that is no JSON") from None
+            raise WireError("it sent a frame that is not JSON") from None
         if not isinstance(message, dict):
-            raise WireError("it sent a frame that is no JSON object")
+            raise WireError("it sent a frame that is not a JSON object")
         return message
 
     def _exactly(self, size: int) -> bytes:
@@ -115,17 +115,17 @@ class Wire:
         return bytes(data)
 
     def shut(self) -> None:
-        """End the connection, also for a thread that waits on it."""
+        """End the connection, also for a thread that is waiting on it."""
         try:
             self._connection.shutdown(socket.SHUT_RDWR)
-        except OSError:  # not connected any more
+        except OSError:  # no longer connected
             return
 
     def close(self) -> None:
         self._connection.close()
 
 
-def words_of(error: OSError) -> str:
+def _reason(error: OSError) -> str:
     if isinstance(error, BlockingIOError):
         return "it was silent for too long"
     return error.strerror or str(error)
@@ -165,9 +165,9 @@ def _nonce(message: dict[str, Any]) -> str:
 
 def _proof(token: str, role: str, source_nonce: str, copy_nonce: str) -> str:
     # the role keeps either end from sending the other's proof back
-    said = f"spark mirror {role} {source_nonce} {copy_nonce}"
-    return hmac.new(token.encode(), said.encode(), hashlib.sha256).hexdigest()
+    text = f"spark mirror {role} {source_nonce} {copy_nonce}"
+    return hmac.new(token.encode(), text.encode(), hashlib.sha256).hexdigest()
 
 
-def _same(given: object, wanted: str) -> bool:
-    return isinstance(given, str) and hmac.compare_digest(given.encode(errors="surrogatepass"), wanted.encode())
+def _same(given: object, expected: str) -> bool:
+    return isinstance(given, str) and hmac.compare_digest(given.encode(errors="surrogatepass"), expected.encode())

@@ -1,4 +1,4 @@
-"""What a job says of its speed: that of the last seconds, of what has arrived since it began."""
+"""What a job says of its speed: only what arrived in the last seconds counts."""
 
 import time
 from pathlib import Path
@@ -18,7 +18,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_what_was_here_before_the_job_is_no_speed(tmp_path: Path, clock: list[float]):
+def test_what_was_on_disk_before_the_job_does_not_count_as_speed(tmp_path: Path, clock: list[float]):
     status = Status(tmp_path / "status.json", "a1")
     status.publish(bytes=[0, 0])
     clock[0] += 1
@@ -29,25 +29,25 @@ def test_what_was_here_before_the_job_is_no_speed(tmp_path: Path, clock: list[fl
     assert job_status.line(status.document).endswith("60.0 of 100.0 MiB, 5.0 MiB/s, 8 s left")
 
 
-def test_hashing_what_is_here_is_no_speed_of_what_arrives_then(tmp_path: Path, clock: list[float]):
+def test_hashing_what_is_on_disk_does_not_count_as_speed(tmp_path: Path, clock: list[float]):
     status = Status(tmp_path / "status.json", "a1")
-    status.publish(bytes=[0, 100 * MIB], phase="verifies")
+    status.publish(bytes=[0, 100 * MIB], phase="verifying")
     clock[0] += 1
     status.publish(bytes=[50 * MIB, 100 * MIB])
-    status.publish(phase="mirrors")
+    status.publish(phase="mirroring")
     clock[0] += 5
     status.publish(bytes=[60 * MIB, 100 * MIB])
     assert status.document["rate"] == 2 * MIB
 
 
-def test_a_hub_that_was_waited_for_is_no_news_once_something_arrives(tmp_path: Path):
+def test_waiting_for_the_hub_is_shown_until_something_arrives(tmp_path: Path):
     status = Status(tmp_path / "status.json", "a1")
     status.publish(bytes=[5, 9], files=[1, 2])
     status.publish(trouble="ConnectError: refused")
     status.publish(bytes=[5, 9])
-    assert "the hub is waited for (ConnectError: refused)" in job_status.line(status.document)
+    assert "waiting for the hub (ConnectError: refused)" in job_status.line(status.document)
     status.publish(bytes=[6, 9])
-    assert "waited for" not in job_status.line(status.document)
+    assert "waiting for" not in job_status.line(status.document)
 
 
 def test_a_line_that_gets_slower_is_told_by_its_last_seconds(tmp_path: Path, clock: list[float]):

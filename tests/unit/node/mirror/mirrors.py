@@ -24,10 +24,10 @@ class Pair:
         self.node.mkdir()
         self.source = Source(HEAD, [NODE], TOKEN)
         self.counted: list[int] = []
-        self.whole: list[str] = []
+        self.verified: list[str] = []
 
     def blob(self, content: bytes, *, offered: bool = True) -> Blob:
-        """A blob that is named by its content, whole on the head."""
+        """A blob on the head, named by its hash."""
         name = hashlib.sha256(content).hexdigest()
         (self.head / name).write_bytes(content)
         if offered:
@@ -38,7 +38,7 @@ class Pair:
         self.source.offer(name, self.head / name)
 
     def connect(self) -> Copy:
-        return connect(HEAD, self.source.port, TOKEN, own_address=NODE, limit_s=1)
+        return connect(HEAD, self.source.port, TOKEN, own_fabric_ip=NODE, limit_s=1)
 
     def fetch(
         self,
@@ -57,11 +57,11 @@ class Pair:
                 streams=streams,
                 limit_s=limit_s,
                 on_bytes=count,
-                on_whole=lambda blob: self.whole.append(blob.name),
+                on_verified=lambda blob: self.verified.append(blob.name),
             )
 
     def cut(self) -> None:
-        """Every connection breaks off, as when the cable was out for a moment; the head goes on."""
+        """Every connection breaks, as when the cable was out for a moment; the head keeps running."""
         for wire in list(self.source._wires):
             wire.shut()
 

@@ -50,10 +50,10 @@ def test_a_blob_that_is_damaged_twice_is_named_and_what_was_there_stays(pair: Pa
     with pytest.raises(MirrorError, match=f"{blob.name} arrived damaged twice"):
         pair.fetch(blob)
     assert pair.copied() == {blob.name: b"before"}
-    assert sum(pair.counted) == 0 and pair.whole == []
+    assert sum(pair.counted) == 0 and pair.verified == []
 
 
-def test_a_damaged_file_here_is_replaced_by_a_proven_one(pair: Pair):
+def test_a_damaged_file_on_the_node_is_replaced_by_a_verified_one(pair: Pair):
     blob = pair.blob(b"right")
     blob.target.write_bytes(b"wrong")
     pair.fetch(blob)
@@ -71,10 +71,10 @@ def test_a_file_of_another_size_is_not_even_received(pair: Pair):
 # --- the head ---
 
 
-def test_a_head_that_cannot_go_on_says_why_after_it_gave_what_it_has(pair: Pair):
+def test_a_head_that_cannot_continue_says_why_after_it_gave_what_it_has(pair: Pair):
     here, missing = pair.blob(b"here"), pair.blob(b"missing", offered=False)
     pair.source.fail("the hub answers 403: accept the licence")
-    with pytest.raises(MirrorError, match="cannot go on: the hub answers 403: accept the licence"):
+    with pytest.raises(MirrorError, match="cannot continue: the hub answers 403: accept the licence"):
         pair.fetch(missing, here, streams=1)
     assert pair.copied() == {here.name: b"here"}
 
@@ -83,7 +83,7 @@ def test_those_who_wait_hear_at_once_that_the_head_failed(pair: Pair, monkeypatc
     monkeypatch.setattr("mirror.source.HEARTBEAT_S", 60)
     timer = threading.Timer(0.05, pair.source.fail, ["the disk is full"])
     timer.start()
-    with pair.connect() as copy, pytest.raises(MirrorError, match="cannot go on: the disk is full"):
+    with pair.connect() as copy, pytest.raises(MirrorError, match="cannot continue: the disk is full"):
         copy.document(limit_s=5)
     timer.join()
 
@@ -91,7 +91,7 @@ def test_those_who_wait_hear_at_once_that_the_head_failed(pair: Pair, monkeypatc
 def test_a_blob_that_vanished_from_the_head_is_named(pair: Pair):
     blob = pair.blob(b"gone")
     (pair.head / blob.name).unlink()
-    with pytest.raises(MirrorError, match=f"cannot go on: .*{blob.name} cannot be read: No such file"):
+    with pytest.raises(MirrorError, match=f"cannot continue: .*{blob.name} cannot be read: No such file"):
         pair.fetch(blob)
 
 
@@ -107,29 +107,29 @@ def test_a_head_that_ends_in_the_middle_of_a_blob_leaves_nothing_behind(pair: Pa
 def test_a_head_that_is_not_there_is_named_at_once(pair: Pair):
     pair.source.close()
     with pytest.raises(MirrorError, match=f"{HEAD} port {pair.source.port} broke off: Connection refused: is the head"):
-        connect(HEAD, pair.source.port, TOKEN, own_address=NODE, limit_s=60)
+        connect(HEAD, pair.source.port, TOKEN, own_fabric_ip=NODE, limit_s=60)
 
 
-def test_a_file_that_becomes_shorter_on_the_head_is_no_whole_file_here(pair: Pair):
+def test_a_file_that_becomes_shorter_on_the_head_is_not_taken(pair: Pair):
     blob = pair.blob(b"x" * 30_000_000)
     with pytest.raises(MirrorError, match=f"the head has 0 bytes of .*{blob.name} instead of 30,000,000"):
         pair.fetch(blob, on_bytes=lambda _: os.truncate(pair.head / blob.name, 0))
     assert pair.copied() == {}
 
 
-def test_streams_that_break_off_connect_again_and_copy_only_what_is_not_whole_yet(pair: Pair):
+def test_streams_that_break_off_connect_again_and_copy_only_what_is_not_verified_yet(pair: Pair):
     blobs = [pair.blob(bytes([number]) * 5_000_000) for number in range(4)]
 
     def cut_once(_: int) -> None:
-        if pair.whole and not cuts:
-            cuts.append(set(pair.whole))
+        if pair.verified and not cuts:
+            cuts.append(set(pair.verified))
             pair.cut()
 
     cuts: list[set[str]] = []
     pair.fetch(*blobs, on_bytes=cut_once)
     assert cuts, "it was cut on the way"
     assert set(pair.copied()) == {blob.name for blob in blobs}
-    assert sorted(pair.whole) == sorted(blob.name for blob in blobs), "each is told once"
+    assert sorted(pair.verified) == sorted(blob.name for blob in blobs), "each is told once"
     assert sum(pair.counted) == sum(blob.size for blob in blobs), "what was lost on the way does not count"
 
 
@@ -154,7 +154,7 @@ def test_a_head_that_lost_its_power_is_noticed(pair: Pair, monkeypatch: pytest.M
     """No byte and no end of the connection: only silence tells."""
     monkeypatch.setattr(head, "SILENCE_S", 0.1)
     monkeypatch.setattr(fetch, "SILENCE_S", 0.1)
-    with silent_head() as port, connect(HEAD, port, TOKEN, own_address=NODE) as copy:
+    with silent_head() as port, connect(HEAD, port, TOKEN, own_fabric_ip=NODE) as copy:
         blob = Blob("0" * 64, 10, pair.node / "blob")
         with pytest.raises(MirrorError, match="broke off: it was silent for too long: is the head up, and the cable"):
             copy.fetch([blob], streams=1)
@@ -165,7 +165,7 @@ def test_a_head_that_lost_its_power_is_noticed(pair: Pair, monkeypatch: pytest.M
 
 
 def test_a_full_disk_is_named_with_what_is_free_and_nothing_is_left(pair: Pair, monkeypatch: pytest.MonkeyPatch):
-    """D8: delayed allocation reports it at the latest when the file is put on disk."""
+    """Delayed allocation reports it at the latest when the file is put on disk."""
     blob = pair.blob(b"x" * 1000)
     blob.target.write_bytes(b"before")
 

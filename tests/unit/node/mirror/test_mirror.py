@@ -43,7 +43,7 @@ def test_what_the_head_has_arrives_and_every_byte_is_counted(pair: Pair):
     pair.fetch(*blobs)
     assert pair.copied() == {blob.name: (pair.head / blob.name).read_bytes() for blob in blobs}
     assert sum(pair.counted) == sum(blob.size for blob in blobs)
-    assert sorted(pair.whole) == sorted(blob.name for blob in blobs)
+    assert sorted(pair.verified) == sorted(blob.name for blob in blobs)
 
 
 @given(st.lists(st.binary(max_size=300), max_size=8, unique=True), st.integers(1, 5), st.integers(1, 50))
@@ -56,11 +56,11 @@ def test_any_files_over_any_number_of_streams_arrive_once(contents: list[bytes],
         blobs = [made.blob(content) for content in contents]
         made.fetch(*blobs, streams=streams)
         assert made.copied() == {blob.name: content for blob, content in zip(blobs, contents, strict=True)}
-        assert sorted(made.whole) == sorted(blob.name for blob in blobs)
+        assert sorted(made.verified) == sorted(blob.name for blob in blobs)
         made.source.close()
 
 
-def test_a_small_file_named_as_git_names_it_is_proven_too(pair: Pair):
+def test_a_small_file_named_as_git_names_it_is_verified_too(pair: Pair):
     name = "ce013625030ba8dba906f756967f9e9ca394464a"
     (pair.head / name).write_bytes(b"hello\n")
     pair.offer(name)
@@ -82,19 +82,19 @@ def test_a_node_waits_for_what_the_head_is_still_downloading_and_takes_first_wha
     timer.start()
     pair.fetch(late, early, streams=1)
     timer.join()
-    assert pair.whole == [early.name, late.name]
+    assert pair.verified == [early.name, late.name]
 
 
 def test_blobs_that_are_there_come_in_the_order_that_was_asked_for(pair: Pair):
     blobs = [pair.blob(bytes([number])) for number in range(9)]
     pair.fetch(*reversed(blobs), streams=1)
-    assert pair.whole == [blob.name for blob in reversed(blobs)]
+    assert pair.verified == [blob.name for blob in reversed(blobs)]
 
 
 def test_a_wait_without_any_progress_ends(pair: Pair):
     """A head whose download hangs must not hold the node for ever."""
     blob = pair.blob(b"never", offered=False)
-    with pytest.raises(MirrorError, match="had nothing new for 0 s, files still missing here: 1: look"):
+    with pytest.raises(MirrorError, match="had nothing new for 0 s, and this node still lacks 1 files: look"):
         pair.fetch(blob, limit_s=0.1)
 
 
@@ -149,8 +149,8 @@ def test_a_copy_that_was_interrupted_leaves_nothing_and_may_start_again(pair: Pa
 
 
 def test_a_node_with_another_token_is_refused(pair: Pair):
-    with pytest.raises(MirrorError, match="is of another run than this node: it refused this node's token"):
-        connect(HEAD, pair.source.port, "of yesterday", own_address=NODE, limit_s=1)
+    with pytest.raises(MirrorError, match="and this node belong to different runs: it refused this node's token"):
+        connect(HEAD, pair.source.port, "of yesterday", own_fabric_ip=NODE, limit_s=1)
 
 
 def test_an_address_that_is_no_peers_gets_not_one_byte(pair: Pair):
@@ -158,7 +158,7 @@ def test_an_address_that_is_no_peers_gets_not_one_byte(pair: Pair):
     with raw(pair.source.port, FOREIGN) as connection:
         assert connection.recv(1) == b""
     with pytest.raises(MirrorError, match=f"is {FOREIGN} this node's fabric_ip in the stack file"):
-        connect(HEAD, pair.source.port, TOKEN, own_address=FOREIGN, limit_s=1)
+        connect(HEAD, pair.source.port, TOKEN, own_fabric_ip=FOREIGN, limit_s=1)
 
 
 def test_a_peer_that_proves_nothing_keeps_nobody_waiting(pair: Pair):
@@ -179,7 +179,7 @@ def test_only_what_was_offered_is_readable(pair: Pair):
 
 
 @pytest.mark.parametrize("request_", [{}, {"ask": "files"}, {"ask": "blob"}, {"ask": "blob", "of": "abc"}])
-def test_a_request_that_there_is_not_ends_the_connection(request_: dict[str, object], pair: Pair):
+def test_an_unknown_request_ends_the_connection(request_: dict[str, object], pair: Pair):
     with raw(pair.source.port, NODE) as connection:
         wire = Wire(connection, gone_after_s=5)
         introduce(wire, TOKEN)
@@ -195,7 +195,7 @@ def test_a_mirror_that_anyone_could_read_is_not_started(address: str, token: str
 
 
 def test_an_address_that_is_not_the_heads_is_named():
-    with pytest.raises(OSError, match=r"cannot listen at 192\.0\.2\.1: .* is this the node's fabric address, and up"):
+    with pytest.raises(OSError, match=r"cannot listen at 192\.0\.2\.1: .* is that this node's fabric_ip, and up"):
         Source("192.0.2.1", [NODE], TOKEN)
 
 
@@ -203,5 +203,5 @@ def test_an_address_that_is_not_the_nodes_is_tried_for_a_while_and_named(pair: P
     """After a boot the fabric may come up later than the job."""
     began = time.monotonic()
     with pytest.raises(MirrorError, match=r"broke off: .*assign requested address"):
-        connect(HEAD, pair.source.port, TOKEN, own_address="192.0.2.1", limit_s=0.1)
+        connect(HEAD, pair.source.port, TOKEN, own_fabric_ip="192.0.2.1", limit_s=0.1)
     assert time.monotonic() - began >= 0.1
