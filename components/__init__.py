@@ -3,5 +3,5 @@
 import sys
 from pathlib import Path
 
-# the rules that run on a node decide over facts here too: the same files, not a copy
+# rules that run on a node also judge facts here: the same files, not a copy
 sys.path.append(str(Path(__file__).parent.parent / "scripts" / "node"))

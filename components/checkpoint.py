@@ -1,4 +1,4 @@
-"""The checkpoint on every node before a rank may start: the head downloads, the others mirror while it arrives."""
+"""The checkpoint on every node before a rank may start: the head downloads, and the others mirror or read its copy."""
 
 from collections.abc import Sequence
 
@@ -14,16 +14,16 @@ from download.step import StepInputs
 
 
 def inputs_of(cluster: ClusterSettings, node: Node) -> StepInputs:
-    wanted = cluster.checkpoint
+    checkpoint = cluster.checkpoint
     return {
         "action": "begin",
         "role": "mirror" if node.rank else "fetch",
-        "repo": wanted.repo,
-        "revision": wanted.revision,
-        "shards": wanted.shards,
-        "encoding_file": wanted.encoding_file,
-        "endpoint": wanted.endpoint,
-        "patience_s": wanted.hub_patience_s,
+        "repo": checkpoint.repo,
+        "revision": checkpoint.revision,
+        "shards": checkpoint.shards,
+        "encoding_file": checkpoint.encoding_file,
+        "endpoint": checkpoint.endpoint,
+        "patience_s": checkpoint.hub_patience_s,
         "image": cluster.image.pinned,
         "python": cluster.image.python,
         "hf_cache": node.settings.hf_cache,
@@ -103,7 +103,7 @@ def declare_local(
     cluster: ClusterSettings, nodes: Sequence[Node], images: Sequence[Image], token: dict[str, pulumi.Input[str]]
 ) -> list[NodeCheckpoint]:
     """A copy on every node: the head downloads, and the others mirror from it."""
-    # whatever a worker lacks, the head's job must offer
+    # what a worker lacks, the head's job must serve
     head = Checkpoint(cluster, nodes[0], images[0], token, begin_again=reasons(nodes))
     source: dict[str, pulumi.Input[str]] = {"SPARK_SOURCE": head.begun.stdout}
     return [

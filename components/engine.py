@@ -1,6 +1,6 @@
-"""The ranks: one container a node, created and replaced as one unit.
+"""The ranks: one container on each node, created and replaced as one unit.
 
-What a container is stands in its RankSpec; here it becomes Pulumi's arguments, with what only Pulumi knows.
+A container's RankSpec says what it is; here it becomes Pulumi's arguments, with what only Pulumi knows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,13 +47,13 @@ class Engine(pulumi.ComponentResource):
         super().__init__("spark:engine:Engine", "engine", None, opts)
         keys = [self._key_file(node, api_key) for node in nodes] if api_key is not None else []
         shared: dict[str, pulumi.Input[str]] = {"spark.generation": generation.name, "spark.spec": spec_hash(specs)}
-        # what one node alone decides is a label of every rank, or only that node's rank would be replaced
+        # what one node alone decides becomes a label of every rank, so that no rank is replaced alone
         if keys:
             written = pulumi.Output.unsecret(pulumi.Output.all(*[key.stdout for key in keys]))
             shared["spark.secret"] = written.apply(",".join)
         if cluster.fabric.gid_index == "pin":
             indexes = pulumi.Output.all(*[fabric.gid_index for fabric in fabrics])
-            shared["spark.gid"] = indexes.apply(lambda found: ",".join(map(str, found)))
+            shared["spark.gid"] = indexes.apply(lambda values: ",".join(map(str, values)))
         started: list[docker.Container] = []
         for rank in reversed(range(len(nodes))):
             node = nodes[rank]
@@ -79,7 +79,7 @@ class Engine(pulumi.ComponentResource):
                         delete_before_replace=True,
                         replace_with=list(started),
                         depends_on=[*depends, *keys, *started],
-                        # whole scripts; that they changed shows in the label spark.spec
+                        # whole scripts; the label spark.spec shows that they changed
                         hide_diffs=["uploads"],
                     ),
                 )
@@ -94,7 +94,7 @@ class Engine(pulumi.ComponentResource):
         checkpoints: Sequence[NodeCheckpoint],
         generation: Generation,
     ) -> command.remote.Command:
-        """The page cache of one node, given back once a generation, when no checkpoint is being written any more."""
+        """Frees one node's page cache once in a generation, when no checkpoint is being written any more."""
         inputs: PurgeInputs = {
             "stack": pulumi.get_stack(),
             "image": cluster.image.pinned,
@@ -109,13 +109,13 @@ class Engine(pulumi.ComponentResource):
             "host.purge_page_cache",
             inputs,
             timeout_s=600,
-            # a note, not a trigger: it runs again as an update, and only the ranks show as replaced
+            # a note, not a trigger: running again is an update then, and only the ranks show as replaced
             note=f"generation {generation.name}",
             opts=pulumi.ResourceOptions(parent=self, depends_on=[checkpoint.ready for checkpoint in checkpoints]),
         )
 
     def _key_file(self, node: Node, api_key: pulumi.Output[str]) -> command.remote.Command:
-        """The API key as a file on a node; stdout is another word each time it is written."""
+        """The API key as a file on a node; stdout is a new random word each time it is written."""
         inputs: SecretInputs = {"stack": pulumi.get_stack(), "name": "api_key"}
         return node.script(
             "api-key",
@@ -136,9 +136,9 @@ def container_args(
     hub: pulumi.Input[str],
     gid_index: pulumi.Output[int | None] | None,
 ) -> docker.ContainerArgs:
-    """A spec as Pulumi's arguments.
+    """A spec as Pulumi's arguments, with what no spec can know.
 
-    What no spec can know: labels, where the stack's folder and the hub are on the node, a pinned GID index.
+    That is: labels, where the stack's folder and the hub are on the node, and a pinned GID index.
     """
     env: pulumi.Input[list[str]] = env_list(spec.env)
     if gid_index is not None:

@@ -10,10 +10,10 @@ from gid.lookup import LookupInputs, Resolution
 
 
 class Fabric(pulumi.ComponentResource):
-    """The GID lookup of one node, as the output of a command on it. Fails closed with the node's table.
+    """The GID lookup of one node, as the output of a command on it. Without a usable row it fails and shows the table.
 
-    It runs again after a boot and when the table moved. Ranks do not take its value unless `gid_index: pin`: each
-    resolves its own at every start, so a drift never replaces a healthy pair.
+    It runs again after a boot and when the table has changed. Ranks use its value only with `gid_index: pin`; otherwise
+    each resolves its own at every start, so a drift never replaces a healthy pair.
     """
 
     gid_index: pulumi.Output[int | None]

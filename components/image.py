@@ -11,8 +11,8 @@ from host.pull_image import ImageInputs
 class Image(pulumi.ComponentResource):
     """The image, pulled and kept.
 
-    - a pull on the node that shows its progress and names the cause when the registry refuses
-    - the docker image that the pull left, which the ranks are created from; it stays at destroy
+    - a pull on the node, which shows its progress and the cause when the registry refuses
+    - the docker image that the pull left, from which the ranks are created; destroy keeps it
     """
 
     def __init__(self, cluster: ClusterSettings, node: Node, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -37,6 +37,6 @@ class Image(pulumi.ComponentResource):
             keep_locally=True,
             opts=pulumi.ResourceOptions(parent=self, provider=node.docker, depends_on=[pull]),
         )
-        # not image.name: the name is known in a preview, and a rank's diff must show it
+        # ranks take the reference itself, not image.name, since a preview's diff must show it
         self.pulled = image
         self.register_outputs({"image": reference})

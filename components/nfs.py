@@ -17,11 +17,11 @@ from nfs.proof import Proof, ProofInputs
 class NfsExport(pulumi.ComponentResource):
     """hub/ alone, read-only and with root squashed, to the workers' fabric addresses alone.
 
-    An export of that tree that lives already is used and left alone, also at destroy; a server that serves anything
+    An export of that tree that exists already is used and left alone, also by destroy. A server that serves anything
     else is refused.
     """
 
-    found: pulumi.Output[str]
+    printed: pulumi.Output[str]
     """What the step printed: an Export, as JSON."""
 
     def __init__(
@@ -50,16 +50,16 @@ class NfsExport(pulumi.ComponentResource):
             timeout_s=180,
             repair=repair,
             delete_inputs=remove,
-            # a repair replaces: without this the old one's removal would come last and undo it
+            # a repair replaces the resource: removing the old one last would undo it
             opts=pulumi.ResourceOptions(parent=self, depends_on=[checkpoint], delete_before_replace=True),
         )
-        self.found = self.exported.stdout
+        self.printed = self.exported.stdout
         self.register_outputs({})
 
     def outlive(self, readers: Sequence[pulumi.Resource]) -> None:
-        """Have a server that stopped serve again before these ranks go: the removal of one would hang with its mount.
+        """Before these ranks are removed, restart a server that has stopped: a removal with a dead mount would hang.
 
-        The step says nothing when it is made; a destroy, which reads no facts, takes it away first.
+        The step does this when it is itself removed, which a destroy does first; a destroy reads no facts.
         """
         inputs: ExportInputs = {**self._inputs, "action": "serve"}
         opts = pulumi.ResourceOptions(parent=self, depends_on=[self.exported, *readers])
@@ -97,15 +97,15 @@ class NfsCheckpoint(NodeCheckpoint):
     ) -> None:
         super().__init__("spark:nfs:Checkpoint", f"{node.role}-checkpoint", None, opts)
         self.export = export
-        wanted = cluster.checkpoint
+        checkpoint = cluster.checkpoint
         address = str(cluster.nodes[0].fabric_ip)
         inputs: ProofInputs = {
             "address": address,
             "options": NFS_OPTIONS,
-            "repo": wanted.repo,
-            "revision": wanted.revision,
-            "shards": wanted.shards,
-            "encoding_file": wanted.encoding_file,
+            "repo": checkpoint.repo,
+            "revision": checkpoint.revision,
+            "shards": checkpoint.shards,
+            "encoding_file": checkpoint.encoding_file,
             "image": cluster.image.pinned,
             "python": cluster.image.python,
             "stack": pulumi.get_stack(),
@@ -117,7 +117,7 @@ class NfsCheckpoint(NodeCheckpoint):
             inputs,
             timeout_s=360,
             repair=repair,
-            variables={"SPARK_EXPORT": export.found},
+            variables={"SPARK_EXPORT": export.printed},
             opts=pulumi.ResourceOptions(parent=self, depends_on=[node.ready, image.pulled, export.exported]),
         )
         self.ready = proof

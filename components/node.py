@@ -21,7 +21,7 @@ class Node(pulumi.ComponentResource):
     """A Spark under its role's name.
 
     - the docker provider, over the ssh program
-    - our folder on the node: made with its marker at first, removed at destroy, when no container of ours is left
+    - our folder on the node: made with its marker first, removed by destroy when no container of ours is left
     """
 
     role: str
@@ -67,12 +67,12 @@ class Node(pulumi.ComponentResource):
             repair=plan.folder_gap,
             update_inputs=make,
             delete_inputs=remove,
-            # a repair replaces: without this the old one's removal would come last and undo it
+            # a repair replaces the resource: removing the old one last would undo it
             opts=pulumi.ResourceOptions(parent=self, delete_before_replace=True),
         )
         paths: pulumi.Output[Folder] = made.stdout.apply(json.loads)
-        self.folder = paths.apply(lambda found: found["folder"])
-        self.hub = paths.apply(lambda found: found["hub"])
+        self.folder = paths.apply(lambda printed: printed["folder"])
+        self.hub = paths.apply(lambda printed: printed["hub"])
         self.ready = made
         self.register_outputs({"role": self.role})
 
@@ -89,13 +89,13 @@ class Node(pulumi.ComponentResource):
     ) -> command.remote.Command:
         """A script of scripts/node as a resource `<role>-<purpose>` on this node.
 
-        `repair` says in words what the facts miss although the state has it: the script runs again, once a generation.
+        `repair` says what the node lacks although the state has it: the script runs again, once in a generation.
         """
         ignored = []
         if repair:
             options["triggers"] = [f"{repair} (generation {self._generation})"]
         elif "triggers" not in options:
-            # the state keeps the last repair's words; that there are none now is no change
+            # the state keeps the last repair's reason; having none now is not a change
             ignored.append("triggers")
         opts = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(ignore_changes=ignored))
         return script_resource(

@@ -1,4 +1,4 @@
-"""What __main__.py does before the first resource: the stack's values, the nodes' facts, which start this is."""
+"""What __main__.py does before the first resource: the stack's values, the nodes' facts, the generation."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def load_settings() -> tuple[ClusterSettings, Secrets]:
 
 
 def unknown_keys(project: str) -> list[str]:
-    """Keys of our namespace that nothing reads: a misspelt one must not be ignored."""
+    """Keys of our namespace that nothing reads: a misspelled one must not be ignored."""
     keys = json.loads(os.environ.get("PULUMI_CONFIG", "{}"))
     ours = [key.split(":", 1)[1] for key in keys if key.startswith(f"{project}:")]
     return [
@@ -67,12 +67,13 @@ def read_nodes(
 def decide_generation(
     cluster: ClusterSettings, facts: Sequence[NodeFacts], stack: str, specs: Sequence[RankSpec]
 ) -> Generation:
-    """The live generation, or a new one with its reason said; without facts an unknown one."""
+    """The live generation, or a new one, shown with its reason; unknown without facts."""
     if not facts:
         return UNKNOWN
     roles = [cluster.role(rank) for rank in range(len(cluster.nodes))]
     live = [node.live_rank(stack, rank, roles[rank]) for rank, node in enumerate(facts)]
     generation = decide(live, roles, spec_hash(specs), specs[0].labels.get(PATCHES, ""))
     if generation.reason:
-        pulumi.log.info(f"both ranks start anew, generation {generation.name}: {generation.reason}")
+        verb = "restarting" if any(live) else "starting"
+        pulumi.log.info(f"{verb} both ranks, generation {generation.name}: {generation.reason}")
     return generation

@@ -14,7 +14,7 @@ from components.start.wait import Report, WaitInputs
 
 
 class Readiness(pulumi.ComponentResource):
-    """Watches all ranks from the control host, over the same SSH; runs again whenever a rank is another container."""
+    """Watches all ranks from the control host, over the same SSH; runs again whenever a rank's container is new."""
 
     report: pulumi.Output[Report | None]
     """None in a preview that has not run it yet."""

@@ -13,7 +13,7 @@ from loader import payload
 
 
 def way_in(resolved: Resolved) -> dict[str, Any]:
-    """Arguments of a connection that will be made: the agent before a key file, the host key always."""
+    """Arguments of a connection: the agent rather than a key file, and always the host key."""
     key = key_file(resolved)
     return {
         "host": resolved.host,
@@ -21,7 +21,7 @@ def way_in(resolved: Resolved) -> dict[str, Any]:
         "user": resolved.user,
         "host_key": host_key(resolved),
         "private_key": pulumi.Output.secret(key.read_text()) if key else None,
-        # one try: a wrong key or a node that is off must not cost ten time-outs
+        # one attempt: a wrong key or a node that is off must not cost ten time-outs
         "dial_error_limit": 1,
         "per_dial_timeout": 20,
     }
@@ -40,10 +40,11 @@ def connection(target: Target, resolved: Resolved | None) -> command.remote.Conn
 
 
 def proxy(target: Target, jump: str) -> command.remote.ProxyConnectionArgs:
-    """One ProxyJump hop; a chain is refused, since the provider can go through one host only."""
+    """One ProxyJump hop; a chain is refused, since the provider supports only one."""
     if "," in jump:
         raise SshError(
-            f"ProxyJump {jump} of {target.host} is a chain: the command provider can go through one host only"
+            f"ProxyJump {jump} of {target.host} is a chain, but the command provider goes through one host only: "
+            "jump through one host"
         )
     resolved = resolve(Target.parse(jump.removeprefix("ssh://"), target.config))
     return command.remote.ProxyConnectionArgs(**way_in(resolved))
@@ -64,11 +65,11 @@ def script_resource(
     variables: Mapping[str, pulumi.Input[str]] | None = None,
     opts: pulumi.ResourceOptions,
 ) -> command.remote.Command:
-    """A script as a resource: it runs again when its text, its inputs, its note or a trigger change.
+    """A script as a resource: it runs again when its text, its inputs, its note or a trigger changes.
 
-    `update_inputs` are for running again where that differs from the first time, `delete_inputs` for its removal.
+    `update_inputs` are for running again, where they differ from the first time's; `delete_inputs` are for its removal.
     `secrets` and `variables` (outputs of another step) reach it as environment variables, over stdin.
-    Its stderr is shown while it runs; its stdout is data and is not.
+    Its stderr is shown while it runs; its stdout is data and is not shown.
     """
     stdin: pulumi.Input[str] = payload(script)
     if secrets or variables:
@@ -91,7 +92,7 @@ def script_resource(
             opts,
             pulumi.ResourceOptions(
                 additional_secret_outputs=["stdout", "stderr"] if secrets else None,
-                # whole scripts; the line that runs them shows what for
+                # whole scripts; the command that runs them shows why
                 hide_diffs=["stdin"],
             ),
         ),

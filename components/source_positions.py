@@ -1,8 +1,8 @@
 """Keeps the control host's paths out of the state.
 
-The SDK sends with each resource where in the program it was declared, as a stack trace that names every file on the
-way: the interpreter's, the engine's and the packages' own folders among them. A state is shared; those paths are of
-this machine alone. What lies in the project stays, the engine writes it relative to the project.
+With each resource the SDK sends where in the program it was declared, as a stack trace that names every file on the
+way, those of the interpreter, the engine and the packages too. A state is shared, and such paths mean nothing on
+another machine. Files of the project stay; the engine writes them relative to it.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ def is_ours(position: source_pb2.SourcePosition) -> bool:
 
 
 def clean(request: resource_pb2.RegisterResourceRequest) -> None:
-    """Leave only the project's own files in what a request says of its origin."""
+    """Leave only the project's own files in a request's stack trace."""
     kept = [frame for frame in request.stackTrace.frames if is_ours(frame.pc)]
     del request.stackTrace.frames[:]
     request.stackTrace.frames.extend(kept)
@@ -30,8 +30,8 @@ def clean(request: resource_pb2.RegisterResourceRequest) -> None:
 
 
 def keep_to_the_project() -> None:
-    """Clean requests as they leave from now on; the stack's own, declared before the program, has not left yet."""
-    # the SDK has no switch for it
+    """Clean every request from now on, that of the stack itself included, which has not been sent yet."""
+    # the SDK has no setting for it
     monitor: Any = settings.get_monitor()
     register = monitor.RegisterResource
 

@@ -1,4 +1,4 @@
-"""All resources of a stack, in the order in which they build on each other."""
+"""All resources of a stack, each after what it builds on."""
 
 from collections.abc import Sequence
 
@@ -19,10 +19,10 @@ from components.verified import NodeCheckpoint
 
 
 class SparkPair:
-    """The pair, declared: for each node folder, fabric, image and checkpoint, then the ranks and the wait for them.
+    """The pair, declared: each node's folder, fabric, image and checkpoint, then the ranks and the wait for them.
 
-    Not a ComponentResource: a parent is part of each child's URN, so one around them all would replace every resource
-    of a stack that exists.
+    Not a ComponentResource: a parent is part of its children's URNs, so one around all of them would replace every
+    resource of an existing stack.
     """
 
     nodes: list[Node]

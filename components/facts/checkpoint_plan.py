@@ -1,6 +1,6 @@
-"""What each node's checkpoint lacks, and what an update will do about it, in words. Pure.
+"""What each node's checkpoint lacks, and what an update will do about it. Pure.
 
-155 GiB must not surprise anyone: the words are the preview's, and they are what runs a step again.
+A preview shows it, since 155 GiB must not surprise anyone, and a change of it runs the checkpoint's steps again.
 """
 
 from collections.abc import Sequence
@@ -14,25 +14,26 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Need:
-    """One node that is not whole."""
+    """What one node needs before its checkpoint is verified."""
 
     role: str
     does: str
     """What the update will do there, with GiB."""
     why: str
     after: str
-    """The last job's id: another attempt is another reason to run a step."""
+    """The last job's id: a further attempt is a further reason to run a step."""
 
     def __str__(self) -> str:
         return f"{self.role} {self.does}: {self.why}"
 
     @property
     def trigger(self) -> str:
+        """When it changes, the steps run again."""
         return f"{self} (after {self.after})"
 
 
 def missing_gib(cluster: ClusterSettings, facts: NodeFacts) -> float:
-    """GiB of the configured revision that are not on this node; 0 when all of it is there, verified or not."""
+    """GiB of the configured revision that this node lacks; 0 when all of it is there, verified or not."""
     if facts.checkpoint is None:
         return cluster.checkpoint.size_gib
     if not facts.checkpoint.gaps:
@@ -50,7 +51,7 @@ def need(cluster: ClusterSettings, rank: int, facts: NodeFacts) -> Need | None:
             return None
         silent = f"the head's NFS server does not answer it ({facts.nfs.refused})"
         # a server can stop any number of times in one generation
-        return Need(role, "proves its way to the head's copy", silent, f"a look at {facts.read_at}")
+        return Need(role, "verifies that it can read the head's copy", silent, f"the facts of {facts.read_at}")
     why = facts.checkpoint_gap()
     if why is None:
         return None
@@ -62,10 +63,10 @@ def need(cluster: ClusterSettings, rank: int, facts: NodeFacts) -> Need | None:
     lacks = missing_gib(cluster, facts)
     counted = facts.checkpoint is not None and facts.checkpoint.missing_bytes is not None
     if lacks <= (0 if counted else size / 1000):
-        # something is damaged or unverified, which its size does not tell
+        # sizes alone do not show what is damaged or unverified
         does = f"verifies its {amount(size)} again, and fetches what is damaged"
     else:
-        # blobs that another revision has too are not fetched again; how many, only the list of files tells
+        # blobs shared with another revision are not fetched again; how many those are, only the list of files tells
         most = "up to " if others and not counted else ""
         does = f"downloads {most}{amount(lacks)}" if rank == 0 else f"mirrors {most}{amount(lacks)} from head"
     return Need(role, does, why, after)
@@ -84,18 +85,18 @@ def amount(gib: float) -> str:
 
 def lines(cluster: ClusterSettings, facts: Sequence[NodeFacts]) -> list[str]:
     """What a preview says about the checkpoint: a line for each node with something to do, and what stays behind."""
-    wanted = cluster.checkpoint
-    found = []
+    repo, revision = cluster.checkpoint.repo, cluster.checkpoint.revision
+    shown = []
     for rank, node in enumerate(facts):
         lacking = need(cluster, rank, node)
         if lacking is None:
             continue
-        found.append(f"checkpoint {wanted.repo} at {wanted.revision[:8]}: {lacking}")
+        shown.append(f"checkpoint {repo} at {revision[:8]}: {lacking}")
         if node.checkpoint is None:
             continue
-        kept = [f"revision {name[:8]}" for name in node.checkpoint.revisions if name != wanted.revision]
+        kept = [f"revision {other[:8]}" for other in node.checkpoint.revisions if other != revision]
         if cluster.reads_over_nfs(rank) and node.checkpoint.bytes_present:
             kept = [f"a copy of its own, {amount(node.checkpoint.bytes_present / GIB)},"]
         if kept:
-            found.append(f"checkpoint: {lacking.role} keeps {' and '.join(kept)} until scripts/spark prune removes it")
-    return found
+            shown.append(f"checkpoint: {lacking.role} keeps {' and '.join(kept)} until scripts/spark prune removes it")
+    return shown

@@ -1,4 +1,4 @@
-"""Every node's facts, read from all nodes at once: on every preview and every up, before anything is declared."""
+"""Reading every node's facts, all nodes at once: on every preview and up, before anything is declared."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +28,7 @@ def inputs_of(settings: ClusterSettings, rank: int, stack: str) -> FactsInputs:
         "encoding_file": settings.checkpoint.encoding_file,
         "image": settings.image.pinned,
         "ports": [engine.port, engine.master_port] if rank == 0 else [],
-        # only the head downloads; only a worker that reads over the fabric needs its server
+        # only the head downloads, and only a worker that reads over the fabric needs the head's server
         "endpoint": settings.checkpoint.endpoint if rank == 0 else None,
         "patches": patch_inputs(settings, rank),
         "nfs": str(settings.nodes[0].fabric_ip) if settings.reads_over_nfs(rank) else None,
@@ -55,7 +55,7 @@ def gather(
     stack: str,
     read: Reader = read_node,
 ) -> list[NodeFacts]:
-    """Every node's facts, read from all at once. Raises FactsError with a line for each node that could not be read."""
+    """Every node's facts, in rank order. Raises FactsError with a line for each node that could not be read."""
 
     def one(rank: int) -> NodeFacts | str:
         role = settings.role(rank)
@@ -64,10 +64,10 @@ def gather(
         except SshError as error:
             return f"{role}: reading facts: {error}"
         except ValueError as error:
-            return f"{role}: reading facts: what came back is no facts document: {error}"
+            return f"{role}: reading facts: what came back is not a facts document: {error}"
 
     with ThreadPoolExecutor(max_workers=len(targets)) as pool:
-        found = list(pool.map(one, range(len(targets))))
-    if failed := [result for result in found if isinstance(result, str)]:
+        results = list(pool.map(one, range(len(targets))))
+    if failed := [result for result in results if isinstance(result, str)]:
         raise FactsError([*failed, "facts: off in the stack file previews without the nodes"])
-    return with_missing([result for result in found if isinstance(result, NodeFacts)])
+    return with_missing([result for result in results if isinstance(result, NodeFacts)])

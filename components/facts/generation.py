@@ -1,6 +1,6 @@
-"""Which start of the pair this is: the live one while it is whole, else a new one with its reason.
+"""Which start of the pair this is: the live one while all its ranks run, else a new one with a reason.
 
-The ranks are one unit. `spark.generation` is a label of every rank; when it changes, all of them are replaced.
+The ranks are one unit: `spark.generation` is a label of every rank, and when it changes, all of them are replaced.
 """
 
 import secrets
@@ -31,51 +31,53 @@ class LiveRank:
 class Generation:
     name: str
     reason: str | None
-    """Why the ranks start anew; None when the live generation stays."""
+    """Why the ranks are restarted; None when the live generation stays."""
 
 
 UNKNOWN = Generation("unknown", None)
-"""Of a preview without facts."""
+"""That of a preview without facts."""
 
 
-def decide(
-    live: Sequence[LiveRank | None], roles: Sequence[str], wanted_spec: str, wanted_patches: str = ""
-) -> Generation:
-    """`live` in rank order, None where a node has no container of that rank; `wanted_patches` as the label has them.
+def decide(live: Sequence[LiveRank | None], roles: Sequence[str], spec: str, patches: str = "") -> Generation:
+    """`live` is in rank order, None where a node has no container of that rank; `spec` is the hash of what is declared.
 
-    A new name is random: it must differ from every earlier one, also when no container is left to tell what that was.
+    `patches` are the declared ones, as the label has them.
+
+    A new name is random, since it must differ from all earlier ones even when no container is left that carries one.
     """
-    reason = why_not_whole(live, roles, wanted_spec)
-    if reason and live[0] and (changes := patch_changes(live[0].patches, wanted_patches)):
+    reason = restart_reason(live, roles, spec)
+    if reason and live[0] and (changes := patch_changes(live[0].patches, patches)):
         reason += f" ({changes})"
     if reason is None and live[0] and live[0].generation:
         return Generation(live[0].generation, None)
     return Generation(secrets.token_hex(4), reason)
 
 
-def why_not_whole(live: Sequence[LiveRank | None], roles: Sequence[str], wanted_spec: str) -> str | None:
-    """None when all ranks run, of one generation and of the wanted spec; else what is off."""
+def restart_reason(live: Sequence[LiveRank | None], roles: Sequence[str], spec: str) -> str | None:
+    """None when all ranks run, in one generation and with this spec."""
     ranks = [rank for rank in live if rank]
     if not ranks:
         return "no rank exists yet"
     missing = [role for role, rank in zip(roles, live, strict=True) if rank is None]
     if missing:
-        return f"{missing[0]} has no rank, the pair is only half there"
-    ended = [f"{rank.role}'s rank {rank.error or how_it_ended(rank)}" for rank in ranks if not rank.running]
-    if ended:
-        return " and ".join(ended)
+        return f"{missing[0]} has no rank, so the pair is incomplete"
+    endings = [f"{rank.role}'s rank {ending(rank)}" for rank in ranks if not rank.running]
+    if endings:
+        return " and ".join(endings)
     if len({rank.generation for rank in ranks}) > 1:
         return "the ranks are of different generations: " + ", ".join(
             f"{rank.role} {rank.generation}" for rank in ranks
         )
     if not ranks[0].generation:
         return "the ranks carry no generation"
-    if any(rank.spec != wanted_spec for rank in ranks):
+    if any(rank.spec != spec for rank in ranks):
         return "the ranks were started from other settings"
     return None
 
 
-def how_it_ended(rank: LiveRank) -> str:
+def ending(rank: LiveRank) -> str:
+    if rank.error:
+        return f"could not start: {rank.error}"
     return "was killed for lack of memory" if rank.oom_killed else f"ended with exit code {rank.exit_code}"
 
 

@@ -1,4 +1,4 @@
-"""What was read from each node, and what the program asks of it. Nothing here judges: preflight.py does."""
+"""What was read from each node, and what the program asks about it. Judging it is preflight.py's work."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ class NodeFacts(Facts):
         return resolve({"hcas": self.hcas, "interfaces": self.interfaces}, fabric_ip, selector, gid_index)
 
     def live_rank(self, stack: str, rank: int, role: str) -> LiveRank | None:
-        """The container of one rank of a stack, found by its labels."""
+        """The container of one rank of a stack, identified by its labels."""
         labels = {"spark.stack": stack, "spark.rank": str(rank)}
         for container in self.containers or []:
             if labels.items() <= container.labels.items():
@@ -37,11 +37,11 @@ class NodeFacts(Facts):
         return None
 
     def image_gap(self) -> str | None:
-        """Why the image must be pulled, and its folder of kernels made, in words; None when both are there."""
+        """Why the image must be pulled and its folder of kernels made; None when both are there."""
         return self.folder_gap() or (None if self.image and self.image.present else "the image is missing")
 
     def folder_gap(self) -> str | None:
-        # a repair removes first what is there: what nobody could read must not be repaired
+        # a repair first removes what is there, so a folder that could not be read is not repaired
         return "our folder is missing" if self.folder is False else None
 
     def patches_gap(self) -> str | None:
@@ -50,14 +50,14 @@ class NodeFacts(Facts):
         return f"{missing[0]}{f' and {len(missing) - 1} more' if missing[1:] else ''}" if missing else None
 
     def job_runs(self, stack: str) -> bool:
-        """Whether a job of this stack is at the checkpoint now; one that only tells others how it ended is not."""
+        """Whether a job of this stack works on the checkpoint now; one that has ended and only serves peers doesn't."""
         labels = {"spark.stack": stack, "spark.job": "checkpoint"}
-        alive = any(labels.items() <= found.labels.items() and found.running for found in self.containers or [])
-        # no words yet: it is just starting
+        alive = any(labels.items() <= each.labels.items() and each.running for each in self.containers or [])
+        # without a status it is just starting
         return alive and (self.job is None or self.job.state == "running")
 
     def checkpoint_gap(self) -> str | None:
-        """Why the checkpoint must be fetched, in words; None when it is whole."""
+        """Why the checkpoint must be fetched; None when it is verified."""
         if self.checkpoint is None:
             return "the cache could not be read"
         gaps = self.checkpoint.gaps
@@ -74,17 +74,17 @@ def with_missing(nodes: Sequence[NodeFacts]) -> list[NodeFacts]:
     head = nodes[0].checkpoint
     if head is None or head.listing is None:
         return list(nodes)
-    wanted = {blob: (path, size) for path, blob, size in head.listing}
-    found = []
+    listed = {blob: (path, size) for path, blob, size in head.listing}
+    counted = []
     for node in nodes:
         if node.checkpoint and node.checkpoint.gaps:
             sizes = node.checkpoint.sizes
-            lacks = {blob for blob, (path, size) in wanted.items() if size not in (sizes.get(blob), sizes.get(path))}
-            # a download that was cut is begun anew in the room that it takes
+            lacks = {blob for blob, (path, size) in listed.items() if size not in (sizes.get(blob), sizes.get(path))}
+            # an interrupted download restarts in the disk space that it already takes
             partial = sum(
-                size for name, size in sizes.items() if name not in wanted and name.partition(".")[0] in lacks
+                size for name, size in sizes.items() if name not in listed and name.partition(".")[0] in lacks
             )
-            missing = max(0, sum(wanted[blob][1] for blob in lacks) - partial)
+            missing = max(0, sum(listed[blob][1] for blob in lacks) - partial)
             node = replace(node, checkpoint=replace(node.checkpoint, missing_bytes=missing))
-        found.append(node)
-    return found
+        counted.append(node)
+    return counted

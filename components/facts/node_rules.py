@@ -1,4 +1,4 @@
-"""The preflight's rules for one node: from settings and its facts to findings. Pure."""
+"""The preflight's rules for one node: from the settings and its facts to findings. Pure."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from hub.files import snapshot_of
 GIB_KB = 1 << 20
 DISK_MARGIN_GIB = 5
 IMAGE_GIB = 25
-"""Disk that the pinned image takes when unpacked, in GiB, generously."""
+"""Disk space that the pinned image takes when unpacked, in GiB, rounded up generously."""
 BAD_KERNELS = ("7.0.0-1019",)
 LEAST_DOCKER_API = (1, 45)
-"""Mount options in a container's own mounts need it (Docker 26)."""
+"""Of Docker 26: the first with mount options in a container's own mounts."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Finding:
     where: str
     """Role of the node, or the settings path."""
     text: str
-    """What was found, why it matters, the way out."""
+    """What is wrong, why it matters, the way out."""
     rule: str | None = None
     """Name under which `allow` turns an error into a warning."""
 
@@ -58,13 +58,13 @@ class NodeView:
 
     @property
     def runs_our_rank(self) -> bool:
-        """Whether a rank of this stack runs there: what it holds will be free when it is replaced."""
+        """Whether a rank of this stack runs there: replacing it frees what it holds."""
         rank = self.facts.live_rank(self.stack, self.rank, self.role)
         return rank is not None and rank.running
 
     @property
     def our_containers(self) -> set[str]:
-        """Names of this stack's containers there, by label."""
+        """Names of this stack's containers there, identified by label."""
         containers = self.facts.containers or []
         return {container.name for container in containers if container.labels.get("spark.stack") == self.stack}
 
@@ -79,11 +79,11 @@ def docker_usable(view: NodeView) -> Iterator[Finding]:
     if docker.status != "ok":
         yield view.error(f"{ways_out.get(docker.status, docker.status)} ({docker.detail or 'no detail'})")
     elif view.facts.containers is None:
-        # without them a pair that serves would look like none, and be replaced
-        yield view.error("the containers could not be read, so nobody knows what runs there: try again")
+        # without them a serving pair would look like none, and be replaced
+        yield view.error("the containers could not be read, so what runs there is unknown: try again")
     elif docker.api_version and tuple(map(int, docker.api_version.split("."))) < LEAST_DOCKER_API:
         yield view.error(
-            f"Docker speaks API {docker.api_version}, ranks need 1.45 for their mounts: update Docker", "docker_api"
+            f"Docker speaks API {docker.api_version}, but ranks need 1.45 for their mounts: update Docker", "docker_api"
         )
 
 
@@ -93,11 +93,11 @@ def fabric_usable(view: NodeView) -> Iterator[Finding]:
         yield view.error("the GID table could not be read, so no rank could use the fabric: see the problems above")
         return
     try:
-        found = view.facts.resolution(str(node.fabric_ip), node.hca, view.cluster.fabric.gid_index)
+        resolution = view.facts.resolution(str(node.fabric_ip), node.hca, view.cluster.fabric.gid_index)
     except FabricRefusal as refusal:
         yield view.error(str(refusal))
         return
-    for note in found["notes"]:
+    for note in resolution["notes"]:
         yield view.warning(note)
     if node.ifname and node.ifname not in view.facts.interfaces:
         present = ", ".join(sorted(view.facts.interfaces))
@@ -112,14 +112,14 @@ def memory_enough(view: NodeView) -> Iterator[Finding]:
     total, available = memory.MemTotal / GIB_KB, (memory.MemAvailable or 0) / GIB_KB
     if total < hardware.memory_gib:
         yield view.warning(
-            f"{total:.1f} GiB of memory, a healthy node shows {hardware.memory_gib:g} or more: what hides the rest?"
+            f"{total:.1f} GiB of memory, where a healthy node shows {hardware.memory_gib:g} or more: find what hides it"
         )
     utilization = view.cluster.engine.gpu_memory_utilization
     need = utilization * total
     if not view.runs_our_rank and available < need:
         yield view.error(
-            f"{available:.1f} GiB of memory are available, gpu_memory_utilization {utilization:g} "
-            f"takes {need:.1f} of {total:.1f}: free the node (`ps aux --sort -rss`), or lower it",
+            f"{available:.1f} GiB of memory are available, but gpu_memory_utilization {utilization:g} takes "
+            f"{need:.1f} of {total:.1f}: free memory on the node (`ps aux --sort -rss`), or lower the setting",
             "memory",
         )
 
@@ -127,11 +127,11 @@ def memory_enough(view: NodeView) -> Iterator[Finding]:
 def kernel_sound(view: NodeView) -> Iterator[Finding]:
     facts, memory = view.facts, view.facts.memory
     broken = memory is not None and (memory.CmaFree or 0) > (memory.CmaTotal or 0)
-    known = (facts.kernel or "").startswith(BAD_KERNELS) and not facts.kho_off
-    if broken or known:
-        evidence = "CmaFree is above CmaTotal in /proc/meminfo" if broken else "this kernel is known for it"
+    listed = (facts.kernel or "").startswith(BAD_KERNELS) and not facts.kho_off
+    if broken or listed:
+        evidence = "CmaFree is above CmaTotal in /proc/meminfo" if broken else "a known fault of this version"
         yield view.error(
-            f"kernel {facts.kernel} cannot register memory for RDMA ({evidence}), NCCL would fail with ENOMEM: "
+            f"kernel {facts.kernel} cannot register memory for RDMA ({evidence}), so NCCL would fail with ENOMEM: "
             "boot 6.17, or add kho=off to the kernel command line",
             "kernel",
         )
@@ -139,13 +139,15 @@ def kernel_sound(view: NodeView) -> Iterator[Finding]:
 
 def architecture_fits(view: NodeView) -> Iterator[Finding]:
     names = {"aarch64": "arm64", "x86_64": "amd64"}
-    wanted = view.cluster.hardware.architecture
+    expected = view.cluster.hardware.architecture
     machine = names.get(view.facts.machine or "", view.facts.machine)
-    if machine and machine != wanted:
-        yield view.error(f"this node is {machine}, the stack is for {wanted}: is it a Spark?")
+    if machine and machine != expected:
+        yield view.error(f"this node is {machine}, but the stack is for {expected}: check that nodes[].ssh is a Spark")
     image = view.facts.image
-    if image and image.present and image.architecture and image.architecture != wanted:
-        yield view.error(f"the image is for {image.architecture}, this node is {wanted}: use the digest for {wanted}")
+    if image and image.present and image.architecture and image.architecture != expected:
+        yield view.error(
+            f"the image is for {image.architecture}, but this node is {expected}: use the digest for {expected}"
+        )
 
 
 def disk_enough(view: NodeView) -> Iterator[Finding]:
@@ -157,19 +159,19 @@ def disk_enough(view: NodeView) -> Iterator[Finding]:
     model = snapshot_of(Path(cache.path) / "hub", checkpoint.repo, checkpoint.revision).parent.parent
     if cache.unwritable and Path(cache.unwritable).is_relative_to(model):
         yield view.warning(
-            f"{cache.unwritable} belongs to another user: the checkpoint's step gives it to {view.facts.user}"
+            f"{cache.unwritable} belongs to another user: the checkpoint's step will give it to {view.facts.user}"
         )
     elif cache.unwritable:
-        yield view.error(f"{cache.unwritable} is not writable for {view.facts.user}: chown it, or set hf_cache")
+        yield view.error(f"{view.facts.user} cannot write to {cache.unwritable}: chown it, or set hf_cache")
     missing = 0.0 if view.cluster.reads_over_nfs(view.rank) else missing_gib(view.cluster, view.facts)
     size = checkpoint.size_gib
-    # a small checkpoint, such as the lab's, needs no more room to spare than its own size
+    # a small checkpoint, such as the lab's, needs no larger margin than its own size
     margin = min(DISK_MARGIN_GIB, size)
     free = cache.free_bytes / 2**30
     if missing and free < missing + margin:
         yield view.error(
-            f"the checkpoint lacks {amount(missing)} on this node and {cache.path} has {amount(free)} free (with "
-            f"{amount(margin)} to spare): make room (scripts/spark prune lists what is removable), "
+            f"the checkpoint lacks {amount(missing)} on this node, and {cache.path} has {amount(free)} free, of which "
+            f"{amount(margin)} must stay free: make room (scripts/spark prune lists what is removable), "
             "or set hf_cache to a larger disk"
         )
     docker = disks.docker_root
@@ -181,50 +183,50 @@ def disk_enough(view: NodeView) -> Iterator[Finding]:
         and docker.free_bytes / 2**30 < IMAGE_GIB
     ):
         yield view.error(
-            f"the image is not there yet, needs about {IMAGE_GIB} GiB, and {docker.path} has "
+            f"the image still has to be pulled and needs about {IMAGE_GIB} GiB, but {docker.path} has "
             f"{docker.free_bytes / 2**30:.1f} GiB free: make room (docker system df)"
         )
 
 
 def checkpoint_reachable(view: NodeView) -> Iterator[Finding]:
-    """What a step would find out after minutes: a folder that no container can see, a hub that says no."""
-    found, wanted = view.facts.checkpoint, view.cluster.checkpoint
-    if found is None or view.cluster.reads_over_nfs(view.rank):
+    """What a step would find out only after minutes: a folder that no container sees, a hub that refuses."""
+    facts, settings = view.facts.checkpoint, view.cluster.checkpoint
+    if facts is None or view.cluster.reads_over_nfs(view.rank):
         return
-    if found.outside:
+    if facts.outside:
         yield view.error(
-            f"the model's folder is a link to {found.outside}, outside of the cache, where no container can follow it: "
+            f"the model's folder is a link to {facts.outside}, outside the cache, where no container can follow it: "
             "set hf_cache to the cache on that disk"
         )
-    error = found.hub_error
+    error = facts.hub_error
     if error is None or view.facts.job_runs(view.stack):
         return
-    lacks = f"the hub {wanted.endpoint}"
+    hub, page = f"the hub {settings.endpoint}", f"{settings.endpoint}/{settings.repo}"
     if error.status is None:
         yield view.error(
-            f"{lacks} cannot be reached from this node ({error.words}), and the checkpoint is not whole "
-            f"({view.facts.checkpoint_gap()}): bring the node onto the internet, or correct checkpoint.endpoint"
+            f"{hub} cannot be reached from this node ({error.words}), and the checkpoint is not verified "
+            f"({view.facts.checkpoint_gap()}): connect the node to the internet, or correct checkpoint.endpoint"
         )
     elif error.status in (401, 403):
         if not view.has_hf_token:
             yield view.error(
-                f"{lacks} does not give out {wanted.repo} without an account (status {error.status}): accept its "
-                f"licence at {wanted.endpoint}/{wanted.repo}, then pulumi config set --secret hf_token ..."
+                f"{hub} does not give out {settings.repo} without an account (status {error.status}): accept its "
+                f"licence at {page}, then pulumi config set --secret hf_token ..."
             )
     elif error.status == 404:
         yield view.error(
-            f"{lacks} has no revision {wanted.revision} of {wanted.repo} with an index ({error.words}): compare "
-            f"checkpoint.repo and checkpoint.revision with {wanted.endpoint}/{wanted.repo}"
+            f"{hub} has no revision {settings.revision} of {settings.repo} with an index ({error.words}): compare "
+            f"checkpoint.repo and checkpoint.revision with {page}"
         )
     else:
-        yield view.warning(f"{lacks} answers with status {error.status} ({error.words}): the download will wait for it")
+        yield view.warning(f"{hub} answers with status {error.status} ({error.words}): the download will wait for it")
 
 
 def ports_free(view: NodeView) -> Iterator[Finding]:
     for listener in view.facts.listeners or []:
-        # a user without root's rights sees that a port of our rank is held, not by whom
-        unseen = view.runs_our_rank and view.rank == 0 and not listener.container and not listener.pid
-        if listener.container not in view.our_containers and not unseen:
+        # only root sees who holds a port: our rank's may have no holder in the facts
+        our_rank = view.runs_our_rank and view.rank == 0 and not listener.container and not listener.pid
+        if listener.container not in view.our_containers and not our_rank:
             holder = listener.container and f"container {listener.container}"
             holder = holder or (
                 f"{listener.process} (pid {listener.pid})" if listener.pid else "a process of another user"
@@ -236,18 +238,18 @@ def ports_free(view: NodeView) -> Iterator[Finding]:
 
 
 def names_ours(view: NodeView) -> Iterator[Finding]:
-    wanted = container_name(view.stack, view.rank)
+    name = container_name(view.stack, view.rank)
     for container in view.facts.containers or []:
-        if container.name == wanted and container.labels.get("spark.stack") != view.stack:
+        if container.name == name and container.labels.get("spark.stack") != view.stack:
             yield view.error(
-                f"container {wanted} exists without our label, so it is not ours to replace: rename or remove it"
+                f"container {name} exists without our label, so it is not ours to replace: rename or remove it"
             )
 
 
 def gpu_unshared(view: NodeView) -> Iterator[Finding]:
     for container in view.facts.containers or []:
         stack = container.labels.get("spark.stack")
-        # a job on the checkpoint runs the same image, without the GPU
+        # a checkpoint job runs the same image, without the GPU
         holds = container.gpu or (container.vllm and "spark.job" not in container.labels)
         if container.running and stack != view.stack and holds:
             whose = f"of stack {stack}" if stack else "not ours"
@@ -264,8 +266,10 @@ def gpu_unshared(view: NodeView) -> Iterator[Finding]:
 
 def host_notes(view: NodeView) -> Iterator[Finding]:
     if view.facts.earlyoom:
-        yield view.warning("earlyoom runs and may end the engine at its planned memory use: stop it, or exclude vllm")
-    # known, and overridden by every rank (the interface names), is no news
+        yield view.warning(
+            "earlyoom runs and may kill the engine at its planned memory use: stop it, or exclude vllm from it"
+        )
+    # every rank overrides the interface names and the host's address
     inherited = [
         name
         for name in (view.facts.image.env if view.facts.image else [])
@@ -273,7 +277,7 @@ def host_notes(view: NodeView) -> Iterator[Finding]:
     ]
     if inherited:
         yield view.warning(
-            f"the image sets {', '.join(inherited)} itself: set them in fabric.nccl if they are not meant"
+            f"the image itself sets {', '.join(inherited)}: override it in fabric.nccl unless you want its value"
         )
     for problem in view.facts.problems:
         yield view.warning(f"could not read {problem.probe}: {problem.error}")

@@ -1,6 +1,6 @@
-"""Rules from settings and facts to findings: errors stop preview and up alike, all of them, before anything changes.
+"""From settings and facts to findings. Errors stop a preview and an up alike, all at once, before anything changes.
 
-Pure. A rule that a stack lists under `allow` warns instead.
+Pure. A rule that a stack lists under `allow` only warns.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ MOST_UTILIZATION = 0.86
 
 
 class PreflightError(Refusal):
-    title = "preflight found what stops this stack; nothing was changed"
+    title = "preflight stopped this stack; nothing was changed"
 
 
 def settings_findings(cluster: ClusterSettings) -> Iterator[Finding]:
@@ -25,7 +25,7 @@ def settings_findings(cluster: ClusterSettings) -> Iterator[Finding]:
         yield Finding(
             "error",
             "engine/gpu_memory_utilization",
-            f"{engine.gpu_memory_utilization:g} leaves the host too little, above {MOST_UTILIZATION:g} it has starved: "
+            f"{engine.gpu_memory_utilization:g} leaves the host too little; above {MOST_UTILIZATION:g} it has starved: "
             f"use at most {MOST_UTILIZATION:g}, or list high_utilization under allow",
             "high_utilization",
         )
@@ -38,11 +38,12 @@ def settings_findings(cluster: ClusterSettings) -> Iterator[Finding]:
         )
     for name in cluster.fabric.nccl:
         if name in ("NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_READ", "NCCL_DMABUF_ENABLE"):
-            yield Finding("warning", f"fabric/nccl/{name}", "GB10 has no GPUDirect RDMA: this does nothing or fails")
+            text = "a GB10 has no GPUDirect RDMA, so this does nothing or fails: remove it"
+            yield Finding("warning", f"fabric/nccl/{name}", text)
 
 
 def asymmetries(cluster: ClusterSettings, facts: Sequence[NodeFacts]) -> Iterator[Finding]:
-    """Differences between the nodes that have made only one of them slow or fail."""
+    """Differences between the nodes, which have made one of them slow or fail."""
     columns: dict[str, list[str | None]] = {
         "kernel": [node.kernel for node in facts],
         "driver": [node.gpu.driver if node.gpu else None for node in facts],
@@ -50,10 +51,10 @@ def asymmetries(cluster: ClusterSettings, facts: Sequence[NodeFacts]) -> Iterato
         "storage driver": [node.docker.storage_driver if node.docker else None for node in facts],
         "OS": [node.os for node in facts],
     }
-    for what, values in columns.items():
+    for name, values in columns.items():
         if len(set(values)) > 1:
             shown = ", ".join(f"{cluster.role(rank)} {value}" for rank, value in enumerate(values))
-            yield Finding("warning", "nodes", f"{what} differs ({shown}): update them together")
+            yield Finding("warning", "nodes", f"{name} differs ({shown}): update them together")
 
 
 def findings(
@@ -84,7 +85,7 @@ def check(
     *,
     has_hf_token: bool = False,
 ) -> None:
-    """Hand every warning to `warn`. Raises PreflightError with every error."""
+    """Pass every warning to `warn`. Raises PreflightError with every error."""
     every = findings(cluster, facts, stack, has_hf_token=has_hf_token)
     for item in every:
         if item.level == "warning":

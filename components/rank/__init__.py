@@ -1,1 +1,1 @@
-"""A rank's container as plain data, built once from settings: no Pulumi here, and no node is asked."""
+"""A rank's container as plain data, built once from settings. No Pulumi here, and no node is asked."""

@@ -1,7 +1,7 @@
 """The command of a rank: `vllm serve` and its arguments.
 
-The order and the values are the recipe's (facts of both seed systems); one flag a line, so a diff of this file is a
-diff of the command. Nothing here quotes for a shell.
+Order and values are those of the two systems that this program replaces. One flag a line, so that a diff of this file
+is a diff of the command. Nothing here is quoted for a shell.
 """
 
 import json
@@ -11,7 +11,7 @@ from components.settings.cluster import ClusterSettings
 
 
 def compact(value: object) -> str:
-    """JSON as the recipe writes it into an argument: no spaces."""
+    """JSON as an argument has it: without spaces."""
     return json.dumps(value, separators=(",", ":"))
 
 
@@ -20,7 +20,7 @@ def thinking(default: str) -> dict[str, Any]:
 
 
 def serve_argv(settings: ClusterSettings, rank: int) -> list[str]:
-    """The whole command of one rank: `vllm serve` and its arguments, whole flag names, each once."""
+    """The whole command of one rank: every flag once, by its full name."""
     engine, nnodes = settings.engine, len(settings.nodes)
     speculative = {
         "method": "dspark",

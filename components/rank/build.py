@@ -1,4 +1,4 @@
-"""The specs of all ranks, from settings and the shipped scripts: the one place that puts a rank together."""
+"""The specs of all ranks, from settings and the shipped scripts: the one place that assembles a rank."""
 
 import json
 
@@ -34,7 +34,7 @@ def rank_specs(settings: ClusterSettings, stack: str, *, has_api_key: bool) -> l
 
 
 def uploads(settings: ClusterSettings, rank: int) -> tuple[Upload, ...]:
-    """rank/start.py with what it imports, and its inputs."""
+    """rank/start.py with its imports, and its inputs."""
     files = {
         "rank.py": payload("rank.start"),
         "start.json": json.dumps(start_inputs(settings, rank), indent=1, sort_keys=True),
@@ -69,7 +69,7 @@ def patch_label(settings: ClusterSettings) -> dict[str, str]:
 
 
 def health_check(settings: ClusterSettings) -> HealthCheck:
-    """GET /health, for `docker ps`; it says alive, not ready. A worker has no HTTP server and gets none."""
+    """GET /health, for `docker ps`; it means alive, not ready. A worker has no HTTP server, so it gets no check."""
     url = f"{settings.engine.local_url}/health"
     probe = f"import urllib.request as r; r.urlopen({url!r}, timeout=5)"
     tests = ("CMD", settings.image.python, "-c", probe)

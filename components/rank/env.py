@@ -1,4 +1,4 @@
-"""The environment of a rank: the recipe's variables by purpose, what the stack file adds, and what one node decides."""
+"""The environment of a rank: the recipe's variables by purpose, what the stack file adds, what differs by node."""
 
 from collections.abc import Mapping
 
@@ -25,7 +25,7 @@ VLLM_ENV = {
     "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS": "0",
     "VLLM_USE_FLASHINFER_SAMPLER": "1",
     "VLLM_USE_BREAKABLE_CUDAGRAPH": "0",
-    # a JIT compile of an unusual shape outlasts the default of 300 s and would look like a hang of NCCL
+    # compiling the kernels of an unusual shape takes longer than the default of 300 s and would look like an NCCL hang
     "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "1800",
     "VLLM_USE_B12X_MOE": "1",
     "VLLM_B12X_W4A16_FORCE_BLOCKS_PER_SM": "0",
@@ -45,7 +45,7 @@ COMPILE_ENV = {
     "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
 }
 NCCL_ENV = {
-    # without these two a missing device means TCP, ten times slower and without a word
+    # without these two, NCCL silently uses TCP, ten times slower, when it finds no device
     "NCCL_NET": "IB",
     "NCCL_IB_DISABLE": "0",
     "NCCL_IB_ADDR_FAMILY": "AF_INET",
@@ -63,11 +63,11 @@ FLIGHT_RECORDER_ENV = {
     "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "/tmp/fr_dump_pipe_",
 }
 AT_START = ("NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_GID_INDEX")
-"""Variables that rank.py resolves on its own node at every start, unless the stack file sets them."""
+"""Variables that rank.py resolves on its node at every start, unless the stack file sets them."""
 
 
 def shared_env(settings: ClusterSettings) -> dict[str, str]:
-    """Variables that every rank gets with the same value."""
+    """Variables with the same value on every rank."""
     extra = {**settings.fabric.nccl, **settings.engine.extra_env}
     groups = [HUB_ENV, CACHE_ENV, VLLM_ENV, COMPILE_ENV, NCCL_ENV, FLIGHT_RECORDER_ENV]
     merged = {name: value for group in groups for name, value in group.items()}
@@ -75,13 +75,13 @@ def shared_env(settings: ClusterSettings) -> dict[str, str]:
 
 
 def node_env(settings: ClusterSettings, rank: int) -> dict[str, str]:
-    """Variables of one rank alone, as far as the stack file sets them; a variable without a value is left out."""
+    """Variables of one rank, as far as the stack file sets them; a variable without a value is left out."""
     node = settings.nodes[rank]
     gid_index = settings.fabric.gid_index
     values = {
         "VLLM_HOST_IP": str(node.fabric_ip),
         "NCCL_IB_HCA": node.hca,
-        # all three always name the fabric: the image bakes its builder's, and Gloo would follow the default route
+        # all three name the fabric: the image has its builder's names baked in, and Gloo would follow the default route
         "NCCL_SOCKET_IFNAME": node.ifname,
         "TP_SOCKET_IFNAME": node.ifname,
         "GLOO_SOCKET_IFNAME": node.ifname,
@@ -91,11 +91,11 @@ def node_env(settings: ClusterSettings, rank: int) -> dict[str, str]:
 
 
 def rank_env(settings: ClusterSettings, rank: int) -> dict[str, str]:
-    """The environment that a rank's container is given."""
+    """The environment of a rank's container."""
     return {**shared_env(settings), **node_env(settings, rank)}
 
 
 def at_start(env: Mapping[str, str], gid_index: str | int) -> list[str]:
-    """The variables that rank.py adds to a rank's environment at every start, from its node's own tables."""
+    """The variables that rank.py adds at every start, from its node's own tables."""
     unset = {"NCCL_IB_GID_INDEX"} if gid_index == "unset" else set()
     return [name for name in AT_START if name not in env and name not in unset]

@@ -1,4 +1,4 @@
-"""What a rank sees of its node's disk: kernels compiled for its image, the hub cache read-only, our /tmp, secrets."""
+"""What a rank sees of its node's disk: kernels compiled for its image, the hub cache (read-only), our /tmp, secrets."""
 
 from components.rank.spec import Mount, Volume
 from components.settings.cluster import ClusterSettings
@@ -9,11 +9,11 @@ CACHE = "/cache/huggingface"
 HUB = f"{CACHE}/hub"
 SECRETS = "/run/spark"
 NFS_OPTIONS = "nfsvers=4.2,ro,nconnect=8,rsize=1048576,wsize=1048576,hard,timeo=600"
-"""The recipe's mount options, without the address. hard: a server that restarts is waited for, not an I/O error."""
+"""The recipe's mount options, without the address. hard: reads wait for a server that restarts, and do not fail."""
 
 
 def mounts(settings: ClusterSettings, rank: int, stack: str, *, has_api_key: bool) -> tuple[Mount, ...]:
-    """Our cache folder for this image, the hub inside it, our /tmp; the user's hub token stays outside."""
+    """Our cache folder for this image, the hub inside it, and our /tmp, but not the user's hub token."""
     kernels = settings.image.digest.removeprefix("sha256:")[:12]
     cache = Mount("bind", CACHE, f"cache/{kernels}", read_only=False)
     tmp = Mount("bind", "/tmp", "tmp", read_only=False)
@@ -30,12 +30,12 @@ def patches_mount(settings: ClusterSettings) -> tuple[Mount, ...]:
 def hub_mount(settings: ClusterSettings, rank: int, stack: str) -> Mount:
     """The node's own hub cache, or the head's over NFS, which the container declares itself.
 
-    A named volume that is missing would be made anew, empty. Docker refuses read_only on one without a name: the
-    mount's own `ro` does it.
+    The volume has no name, since Docker creates a named one that is missing again, empty. Docker refuses read_only on a
+    volume without a name, so the mount option `ro` stands in for it.
     """
     if not settings.reads_over_nfs(rank):
         return Mount("bind", HUB, f"{settings.nodes[rank].hf_cache}/hub", read_only=True)
     head = settings.nodes[0]
     options = {"type": "nfs", "o": f"addr={head.fabric_ip},{NFS_OPTIONS}", "device": f":{head.hf_cache}/hub"}
-    # by its label destroy finds it where a removal that was cut left it behind
+    # by its label, destroy finds it where an interrupted removal left it behind
     return Mount("volume", HUB, volume=Volume("local", options, {"spark.stack": stack}))

@@ -1,7 +1,7 @@
 """RankSpec: the whole of one rank's container as plain data, and the hash over all ranks.
 
-Whatever reaches the container is a field here, so whatever changes it changes the hash. No secret's value is: a
-secret is a file on the node, and a spec holds the mount of its folder.
+Whatever reaches the container is a field here, so whatever changes the container changes the hash. A secret's value is
+not: it is a file on the node, and the spec has the mount of its folder.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Upload:
-    """A file that is written into the container before it starts."""
+    """A file written into the container before it starts."""
 
     path: str
     content: str
@@ -21,7 +21,7 @@ class Upload:
 
 @dataclass(frozen=True)
 class Volume:
-    """An anonymous volume that the container brings and takes away with it."""
+    """An anonymous volume that is created and removed with the container."""
 
     driver: str
     options: Mapping[str, str]
@@ -33,7 +33,7 @@ class Mount:
     type: Literal["bind", "volume"]
     target: str
     source: str | None = None
-    """Path on the node, relative to the stack's folder there; the hub cache's is as the stack file writes it."""
+    """Path on the node, relative to the stack's folder there; that of the hub cache is as in the stack file."""
     read_only: bool | None = None
     volume: Volume | None = None
 
@@ -47,7 +47,7 @@ class Ulimit:
 
 @dataclass(frozen=True)
 class HealthCheck:
-    """Durations as Docker prints them, or each refresh would differ."""
+    """Durations are as Docker prints them, or every refresh would show a difference."""
 
     tests: tuple[str, ...]
     interval: str
@@ -58,16 +58,16 @@ class HealthCheck:
 
 @dataclass(frozen=True)
 class RankSpec:
-    """One rank's container, as far as settings alone decide it; a default is what every rank has."""
+    """One rank's container, as far as settings alone decide it; the defaults are what every rank has."""
 
     name: str
     image: str
     """repository@sha256:digest."""
     entrypoint: tuple[str, ...]
     argv: tuple[str, ...]
-    """The engine's command; the entrypoint becomes it."""
+    """The engine's command, which the entrypoint finally executes."""
     env: Mapping[str, str]
-    """Without a pinned GID index, which only the node's lookup knows."""
+    """Without a pinned GID index, which only the node's lookup provides."""
     uploads: tuple[Upload, ...]
     mounts: tuple[Mount, ...]
     labels: Mapping[str, str]
@@ -76,14 +76,14 @@ class RankSpec:
     gpus: str = "all"
     network_mode: str = "host"
     ipc_mode: str = "host"
-    """With the host's IPC a shm_size has no effect, so none is declared."""
+    """With the host's IPC, a shm_size would have no effect, so none is declared."""
     ulimits: tuple[Ulimit, ...] = (Ulimit("memlock", -1, -1), Ulimit("stack", 67108864, 67108864))
     restart: str = "no"
-    """dockerd cannot restore a pair, and a crash loop eats unified memory."""
+    """dockerd cannot restore a pair, and a crash loop uses up unified memory."""
     must_run: bool = True
-    """Whether a container that does not run is one to be made anew."""
+    """Whether a container that does not run counts as missing, to be created again."""
     stop_grace_s: int = 20
-    """From SIGTERM to SIGKILL, in seconds: a serving worker of the real engine needs 12 s to its end."""
+    """Seconds from SIGTERM to SIGKILL: a serving worker of the real engine takes 12 s to end."""
     log_driver: str = "json-file"
     log_options: Mapping[str, str] = field(default_factory=lambda: {"max-size": "50m", "max-file": "3"})
 
@@ -93,6 +93,6 @@ def container_name(stack: str, rank: int) -> str:
 
 
 def spec_hash(specs: Sequence[RankSpec]) -> str:
-    """Twelve hex digits over all ranks, in rank order: when it changes, the pair is another pair."""
+    """Twelve hex digits over all ranks, in rank order: when they change, the pair is replaced."""
     text = json.dumps(specs, default=vars, sort_keys=True)
     return sha256(text.encode()).hexdigest()[:12]

@@ -11,13 +11,13 @@ PROJECT_DIR = Path(__file__).parent.parent.parent
 
 
 class Settings(BaseModel):
-    """A settings model: unknown keys are refused, values do not change, a docstring under a field documents it."""
+    """A settings model: unknown keys are refused, values cannot change, a docstring under a field documents it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Refusal(Exception):
-    """What stops us before any change; `lines` are all the reasons, one each."""
+    """Stops the program before any change; `lines` are all the reasons, one each."""
 
     title = "refused"
 
@@ -87,5 +87,5 @@ def short(value: object) -> str:
 
 
 def one_line(text: str) -> str:
-    """Text without line breaks and the like, which a key of a YAML file may hold."""
+    """Text without line breaks and other unprintable characters, which a key of a YAML file may hold."""
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)

@@ -1,7 +1,7 @@
-"""What a stack file may say: `spark-stack:cluster`, validated whole, every problem in one refusal.
+"""What a stack file may say: `spark-stack:cluster`, validated as a whole, with every problem in one refusal.
 
-Pure: no SSH, no network, no clock. What must be asked of a node is a fact (components/facts/).
-Secrets are never part of this tree; they are stack secrets of their own (SECRETS below).
+Pure: no SSH, no network, no clock. What must be read from a node is a fact (components/facts/).
+Secrets are never part of this tree: they are stack secrets of their own (SECRETS below).
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,10 +31,10 @@ SECRETS = ("api_key", "hf_token")
 
 
 class ReadinessSettings(Settings):
-    """How long `up` waits for the engine, and what proves it ready."""
+    """How long `up` waits for the engine, and what shows that it is ready."""
 
     timeout_s: int = Field(default=3600, ge=30)
-    """Limit from container start to a served API, in seconds. A cold start compiles kernels, about 11 minutes."""
+    """Limit from container start to a served API, in seconds. A cold start compiles kernels for about 11 minutes."""
     completion_timeout_s: int = Field(default=600, ge=10)
     """Limit of the first completion, in seconds."""
     warmup_passes: int = Field(default=8, ge=0, le=50)
@@ -42,14 +42,14 @@ class ReadinessSettings(Settings):
     warmup_max_tokens: int = Field(default=256, ge=8)
     """Length of a warm-up completion, in tokens."""
     warmup_agree: float = Field(default=0.05, gt=0, lt=1)
-    """Warm-up ends when two passes in a row differ by less than this share."""
+    """The warm-up ends when two passes in a row differ by less than this share."""
 
 
 class ClusterSettings(Settings):
     """One pair of Sparks, one endpoint: the value of `spark-stack:cluster`."""
 
     profile: str
-    """Name of a file in components/settings/profiles: image, model and engine settings that were tested together."""
+    """Name of a file in components/settings/profiles: image, model and engine settings, tested together."""
     nodes: list[NodeSettings] = Field(min_length=2)
     """The Sparks in rank order; the first is the head."""
     ssh_config: Path | None = None
@@ -57,7 +57,7 @@ class ClusterSettings(Settings):
     api_host: str | None = None
     """Name or address under which clients reach the head, for the output api_url when the API binds a wildcard."""
     facts: Literal["on", "off"] = "on"
-    """off: preview from settings alone, for a reviewer who cannot reach the nodes."""
+    """off: preview from the settings alone, for a reviewer who cannot reach the nodes."""
     image: ImageSettings
     checkpoint: CheckpointSettings
     engine: EngineSettings
@@ -121,7 +121,7 @@ def profiles() -> list[str]:
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """`above` over `below`; mappings merge key by key, everything else is taken whole."""
+    """`above` over `below`; mappings merge key by key, anything else replaces what is below."""
     result = dict(below)
     for key, value in above.items():
         inner = result.get(key)
@@ -147,10 +147,10 @@ def with_profile(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The stack's values over its profile's, and what is wrong with the name of the profile."""
     name = raw.get("profile")
     if name not in profiles():
-        found = "missing" if name is None else f"there is no profile {name!r}"
+        problem = "missing" if name is None else f"there is no profile {name!r}"
         if isinstance(name, int) and not isinstance(name, bool):
-            found += " (YAML takes a bare 0731 for a number: write it in quotes)"
-        return dict(raw), [one_line(f"profile: {found}: use one of {', '.join(profiles())}")]
+            problem += " (YAML reads a bare 0731 as a number: write it in quotes)"
+        return dict(raw), [one_line(f"profile: {problem}: use one of {', '.join(profiles())}")]
     return merged(read_profile(name)[0], raw), []
 
 
@@ -175,7 +175,7 @@ def patch_problems(settings: ClusterSettings) -> list[str]:
 
 
 NO_DIGEST = f"sha256:{0:064d}"
-"""Stands for the digest of an image that was not built yet, where nothing is pulled."""
+"""Takes the place of the digest of an image that is not built yet, where nothing is pulled."""
 
 
 def with_digest(raw: dict[str, Any], project_dir: Path, *, needed: bool) -> list[str]:
@@ -188,12 +188,12 @@ def with_digest(raw: dict[str, Any], project_dir: Path, *, needed: bool) -> list
         digest = path.read_text().strip()
     except FileNotFoundError:
         digest = "" if needed else NO_DIGEST
-    except (OSError, ValueError):  # a folder, a name that no file can have, bytes that are no text
+    except (OSError, ValueError):  # a folder, an impossible file name, bytes that are not text
         digest = ""
     if not DIGEST.fullmatch(digest):
-        found = f"holds {digest[:40]!r}, no sha256: digest" if digest else "is no file with a sha256: digest"
+        problem = f"holds {digest[:40]!r}, not a sha256: digest" if digest else "is not a file with a sha256: digest"
         hint = "build the image first (for the lab: lab/lab up)"
-        return [one_line(f"image/digest_file: {image['digest_file']} {found}: {hint}")]
+        return [one_line(f"image/digest_file: {image['digest_file']} {problem}: {hint}")]
     raw["image"] = {**image, "reference": f"{str(image.get('reference', '')).split('@')[0]}@{digest}"}
     return []
 
@@ -203,12 +203,12 @@ def load(
 ) -> ClusterSettings:
     """Settings from the parsed value of `spark-stack:cluster`.
 
-    `to_start` false is for a reader that starts nothing: the image may not be built, patches may be missing.
+    `to_start` is false for a reader that starts nothing: then the image need not be built, nor patches be there.
 
-    Raises SettingsError with one line a problem, each `path: complaint, way out`.
+    Raises SettingsError with one line for each problem: `path: complaint, way out`.
     """
     if not isinstance(raw, Mapping):
-        raise SettingsError(["(top): spark-stack:cluster is missing or no mapping: start from Pulumi.example.yaml"])
+        raise SettingsError(["(top): spark-stack:cluster is missing or not a mapping: start from Pulumi.example.yaml"])
     values, profile_problems = with_profile(raw)
     digest_problems = with_digest(values, project_dir, needed=to_start)
     problems = profile_problems + digest_problems
@@ -227,7 +227,7 @@ def load(
 
 
 def repeats(detail: Mapping[str, Any], no_profile: bool, no_digest: bool) -> bool:
-    """Whether a complaint only follows from a profile or a digest that is not there."""
+    """Whether a complaint only follows from a missing profile or digest."""
     top = detail["loc"][0] if detail["loc"] else ""
     filled = no_profile and detail["type"] == "missing" and top in ("image", "checkpoint", "engine")
     return filled or (no_profile and top == "profile") or (no_digest and top == "image")
@@ -239,5 +239,5 @@ def open_api(settings: ClusterSettings, has_api_key: bool) -> list[str]:
         return []
     return [
         f"engine/host: {engine.host} opens the API to the network without a key: set one "
-        "(pulumi config set --secret api_key ...), bind 127.0.0.1, or say engine.allow_unauthenticated_lan: true"
+        "(pulumi config set --secret api_key ...), bind 127.0.0.1, or set engine.allow_unauthenticated_lan: true"
     ]

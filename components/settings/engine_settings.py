@@ -9,7 +9,7 @@ from components.settings.base import Settings, at_field
 from components.settings.variables import Variables
 
 SECRET_NAME = re.compile(r"TOKEN(?!S|IZ|_ID)|SECRET|PASSWORD|API_K|CREDENTIAL")
-"""Also in the abbreviations that argparse takes, but not in TOKENIZERS_PARALLELISM, ..._TOKENS or ..._TOKEN_IDS."""
+"""Matches the abbreviations that argparse accepts too, but not TOKENIZERS_PARALLELISM, ..._TOKENS or ..._TOKEN_IDS."""
 RENDERED_FLAGS = frozenset(
     [
         "--revision",
@@ -37,7 +37,7 @@ RENDERED_FLAGS = frozenset(
         "--headless",
     ]
 )
-"""Flags of every rank that are no setting: given twice, the last would win without a word."""
+"""Flags of every rank that are not settings: of a flag given twice, the last would win silently."""
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Values of `host` that bind every address -> the one that reaches them from the node itself."""
@@ -48,22 +48,22 @@ def in_url(host: str) -> str:
 
 
 class EngineSettings(Settings):
-    """One vLLM engine over all nodes. Everything here reaches every rank alike: knobs that differ break the pair."""
+    """One vLLM engine over all nodes. Everything here reaches every rank alike: differing values break the pair."""
 
     served_model_name: list[str] = Field(min_length=1)
-    """Names that clients may put into `model`; probes use the first."""
+    """Names that clients may give as `model`; our own requests use the first."""
     host: str = "127.0.0.1"
     """Address that the head's API binds."""
     port: int = Field(default=8888, ge=1, le=65535)
     """TCP port of the head's API."""
     allow_unauthenticated_lan: bool = False
-    """true: an API without a key may bind more than the loopback address."""
+    """true: an API without a key may bind other addresses than loopback."""
     master_port: int = Field(default=25000, ge=1, le=65535)
     """TCP port of the rendezvous on the head's fabric address."""
     tensor_parallel_sizes: list[int] = Field(default=[2], min_length=1)
-    """Numbers of nodes that the profile is tested with."""
+    """Numbers of nodes with which the profile was tested."""
     kv_cache_dtype: str = "nvfp4_ds_mla"
-    """Storage type of the KV cache. nvfp4_ds_mla exists only in the pinned image."""
+    """Storage type of the KV cache. nvfp4_ds_mla exists in the pinned image only."""
     block_size: int = Field(default=256, ge=1)
     """Tokens a KV block."""
     max_model_len: int = Field(default=1048576, ge=1024)
@@ -71,7 +71,7 @@ class EngineSettings(Settings):
     max_num_seqs: int = Field(default=6, ge=1, le=256)
     """Sequences that run at once. Lowering it also shrinks the captured graphs and slows a single stream."""
     max_num_batched_tokens: int = Field(default=8192, ge=256)
-    """Tokens a step. Raising it speeds up long prefill and costs KV pool and decode speed."""
+    """Tokens in a step. Raising it speeds up long prefill and costs KV pool and decode speed."""
     long_prefill_token_threshold: int = Field(default=1024, ge=0)
     """Chunk cap of long prompts, in tokens."""
     max_cudagraph_capture_size: int | None = Field(default=None, ge=1)
@@ -81,17 +81,17 @@ class EngineSettings(Settings):
     kv_cache_memory_bytes: int | None = Field(default=None, gt=0)
     """KV pool of a rank in bytes; wins over gpu_memory_utilization, which stays as the admission check."""
     num_speculative_tokens: int = Field(ge=1)
-    """Draft tokens a step (k)."""
+    """Draft tokens in a step (k)."""
     num_speculative_tokens_allowed: list[int] = Field(min_length=1)
-    """Values of k that this checkpoint's drafter works with."""
+    """Values of k with which this checkpoint's drafter works."""
     draft_sample_method: Literal["probabilistic", "greedy"] = "probabilistic"
     """How the drafter samples."""
     default_thinking: Literal["off", "low", "high", "max"] = "low"
-    """Reasoning effort of a request that asks for none."""
+    """Reasoning effort for a request that does not name one."""
     limit_mm_per_prompt: dict[Literal["image"], int] | None = None
-    """Most images a prompt, for a checkpoint with a vision encoder."""
+    """Most images in a prompt, for a checkpoint with a vision encoder."""
     extra_args: list[str] = Field(default=[])
-    """Further arguments of `vllm serve`, each its own list item, for flags that have no setting here."""
+    """Further arguments of `vllm serve`, each a list item of its own, for flags without a setting here."""
     extra_env: Variables = Field(default={})
     """Further environment variables of every rank."""
 
@@ -120,11 +120,11 @@ class EngineSettings(Settings):
     @classmethod
     def extra_args_add_only(cls, value: list[str]) -> list[str]:
         for argument in value:
-            # vLLM's parser takes underscores too
+            # vLLM's parser accepts underscores too
             flag = argument.split("=")[0].replace("_", "-") if argument.startswith("--") else ""
             name = flag.removeprefix("--").replace("-", "_")
             if flag == "--max-num-partial-prefills":
-                raise ValueError("--max-num-partial-prefills is refused by the engine of the pinned image: remove it")
+                raise ValueError("the engine of the pinned image refuses --max-num-partial-prefills: remove it")
             if SECRET_NAME.search(name.upper()):
                 raise ValueError(
                     f"{flag} would show a secret to everyone on the node: use pulumi config set --secret api_key"
@@ -132,7 +132,7 @@ class EngineSettings(Settings):
             if name in EngineSettings.model_fields:
                 raise ValueError(f"{flag} is a setting of its own: use engine.{name}")
             if flag in RENDERED_FLAGS:
-                raise ValueError(f"{flag} is set by the program for every rank: remove it")
+                raise ValueError(f"the program sets {flag} for every rank: remove it")
         return value
 
     @field_validator("extra_env")

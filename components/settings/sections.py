@@ -1,6 +1,6 @@
 """The parts of a stack file that describe the hardware and what is put on it: nodes, image, checkpoint, fabric.
 
-Pure, like cluster.py, which holds them together.
+Pure, like cluster.py, which combines them.
 """
 
 import re
@@ -38,7 +38,7 @@ class NodeSettings(Settings):
     hca: str | None = None
     """NCCL_IB_HCA selector. Default: the HCA of fabric_ip and its PCIe twin, found at each start."""
     hf_cache: str = "~/.cache/huggingface"
-    """Hugging Face cache on this node; ~ is the home of the SSH user there, not of the control host."""
+    """Hugging Face cache on this node; ~ is the SSH user's home there, not one on the control host."""
 
     @field_validator("ssh")
     @classmethod
@@ -54,7 +54,7 @@ class NodeSettings(Settings):
     @field_validator("fabric_ip", mode="before")
     @classmethod
     def is_written_out(cls, value: object) -> object:
-        # for Python a bare number is an address too
+        # Python takes a bare number for an address too
         return str(value) if isinstance(value, int) else value
 
     @field_validator("fabric_ip")
@@ -87,7 +87,7 @@ class ImageSettings(Settings):
     python: str = "/usr/bin/python3"
     """Interpreter inside the image."""
     encoding_target: str = "/usr/local/lib/python3.12/dist-packages/vllm/tokenizers/deepseek_v4_encoding.py"
-    """Where the image keeps its prompt encoder; the checkpoint's own is copied over it at each start."""
+    """Where the image has its prompt encoder, which the checkpoint's own replaces at each start."""
     pull_timeout_s: int = Field(default=7200, ge=60)
     """Limit of one node's pull, in seconds; the image is about 20 GB."""
 
@@ -119,7 +119,7 @@ class ImageSettings(Settings):
 
 
 class CheckpointSettings(Settings):
-    """The model's files: one revision of one repository, whole on every node."""
+    """The model's files: one revision of one repository, verified on every node."""
 
     mode: Literal["local", "nfs"] = "local"
     """local: every node holds a copy, the workers' made over the fabric. nfs: the workers read the head's."""
@@ -130,13 +130,13 @@ class CheckpointSettings(Settings):
     shards: int = Field(ge=1)
     """Number of safetensors shards that the index must name."""
     size_gib: float = Field(gt=0)
-    """Size of a full copy in GiB: what a node lacks where no list of files tells it exactly."""
+    """Size of a full copy in GiB: what a node without a copy lacks, where no list of files says it exactly."""
     endpoint: str = Field(default="https://huggingface.co", pattern=r"^https?://[^\s/]+$")
     """Hub to download from, as the nodes reach it."""
     download_timeout_s: int = Field(default=12 * 3600, ge=60)
-    """How long `up` follows one node's copy, in seconds. The job itself goes on, and the next up follows it again."""
+    """How long `up` follows one node's copy, in seconds. The job itself continues, and the next up follows it again."""
     hub_patience_s: int = Field(default=600, ge=1)
-    """How long a download waits for a hub that is out of reach before it gives up, in seconds a file."""
+    """How long each file's download waits for a hub that is out of reach, in seconds, before it gives up."""
     encoding_file: str = "encoding/encoding_dsv4.py"
     """File of the snapshot that replaces the image's own prompt encoder."""
 
@@ -156,7 +156,7 @@ class FabricSettings(Settings):
 
     gid_index: Literal["resolve", "pin", "unset"] | int = "resolve"
     """resolve: each rank finds its index at every start. pin: the looked-up index is fixed in the container.
-    unset: usable rows are proven, NCCL chooses. A number forces it on every node."""
+    unset: usable rows must exist, and NCCL chooses. A number forces that index on every node."""
     nccl: NcclVariables = Field(default={})
     """Further NCCL_ variables for all ranks, such as NCCL_GIN_ENABLE: 0."""
 
@@ -172,9 +172,9 @@ class FabricSettings(Settings):
 
 
 class HardwareSettings(Settings):
-    """What a node must be. The defaults are a DGX Spark's; the lab's pair says otherwise."""
+    """What a node must be. The defaults are those of a DGX Spark; the lab's stack file has other values."""
 
     architecture: Literal["arm64", "amd64"] = "arm64"
-    """Machine architecture that node and image must share."""
+    """Machine architecture of both the node and the image."""
     memory_gib: float = Field(default=119, gt=0)
-    """Least memory a healthy node shows, in GiB (a Spark has 121)."""
+    """Least memory that a healthy node shows, in GiB (a Spark has 121)."""

@@ -1,1 +1,1 @@
-"""The way to a node: the ssh program's own configuration, quoting, and scripts that run there from stdin."""
+"""Reaching a node: the ssh program's own configuration, quoting, and scripts that run there from stdin."""

@@ -1,7 +1,7 @@
 """Running a script of scripts/node, named as a module (gid.lookup), on a node from plain Python.
 
-It goes over SSH on stdin to `python3 -`, so nothing is left on the node; its inputs are one JSON argument, its result
-is stdout, its words are stderr.
+It goes over SSH on stdin to `python3 -`, so nothing is left on the node. Its inputs are one JSON argument, its stdout
+is its result, and its stderr is for a person.
 """
 
 import subprocess
@@ -14,14 +14,14 @@ from loader import payload
 
 
 def environment_payload(name: str, variables: Mapping[str, str]) -> str:
-    """Like payload, with environment variables for the script alone: nobody else sees stdin, anyone sees argv."""
+    """Like payload, with environment variables for the script: nobody else sees stdin, whereas everybody sees argv."""
     return f"import os\nos.environ.update({dict(variables)!r})\n{payload(name)}"
 
 
 def run_script(target: Target, resolved: Resolved, name: str, inputs: Mapping[str, object], *, timeout_s: int) -> str:
     """Run a script on a node now and return its stdout.
 
-    Raises SshError naming node and step: not reachable, over its limit (on the node, or here), or its own words.
+    Raises SshError with node and step: the node is not reachable, the script took too long, or its own reason.
     """
     argv = ssh_argv(target, python_line(inputs, timeout_s), multiplexed=resolved.multiplexed)
     try:
@@ -30,17 +30,18 @@ def run_script(target: Target, resolved: Resolved, name: str, inputs: Mapping[st
         )
     except subprocess.TimeoutExpired:
         raise SshError(
-            f"{name} on {target.host} gave no answer within {timeout_s + 20} s: is the node overloaded?"
+            f"{name} on {target.host} gave no answer within {timeout_s + 20} s: check whether the node is overloaded"
         ) from None
     if done.returncode == SSH_FAILED:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         where = f"{target.host} ({resolved.user}@{resolved.host} port {resolved.port})"
         raise SshError(
             f"SSH to {where} failed before {name}: {reason}: "
-            "switch the node on, check the cable of its management network, or try `ssh` by hand"
+            "switch the node on, check its management network's cable, or try `ssh` by hand"
         )
     if done.returncode == TIMED_OUT:
-        raise SshError(f"{name} on {target.host} was ended after {timeout_s} s: is the node overloaded?")
+        raise SshError(f"{name} on {target.host} was ended after {timeout_s} s: check whether the node is overloaded")
     if done.returncode:
-        raise SshError(f"{name} on {target.host} ended with {done.returncode}: {done.stderr.strip() or 'no words'}")
+        reason = done.stderr.strip() or "no reason given"
+        raise SshError(f"{name} on {target.host} ended with exit code {done.returncode}: {reason}")
     return done.stdout

@@ -1,7 +1,7 @@
 """SSH to a node: the `ssh` program's own configuration, read once and used by everything that connects.
 
-The docker provider and our own calls run `ssh`; pulumi-command has its own client that reads no configuration,
-so its connection is filled from what `ssh -G` says (components/remote.py).
+The docker provider and our own calls run `ssh`. pulumi-command has a client of its own that reads no configuration, so
+components/remote.py fills its connection from what `ssh -G` prints.
 """
 
 import os
@@ -13,16 +13,16 @@ from components.settings.cluster import ClusterSettings
 from components.settings.sections import SSH_TARGET
 
 CONNECT_TIMEOUT_S = 8
-"""Limit of TCP connect and banner together; a powered-off node must be named within 15 s."""
+"""Limit of TCP connect and banner together, so that a powered-off node is named within 15 s."""
 
 
 class SshError(Exception):
-    """A node could not be reached, or a command on it failed; the text names the step and the way out."""
+    """A node could not be reached, or a command on it failed; the text has the step and the way out."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """How to reach one node: words for the ssh program."""
+    """How to reach one node: arguments for the ssh program."""
 
     host: str
     user: str | None = None
@@ -38,29 +38,32 @@ class Target:
 
     @property
     def options(self) -> list[str]:
-        """Options of every connection: never a prompt, never an unbounded wait, never an unknown host key."""
-        options = ["-F", str(self.config)] if self.config else []
-        wanted = ["BatchMode=yes", "StrictHostKeyChecking=yes", f"ConnectTimeout={CONNECT_TIMEOUT_S}"]
-        wanted += ["ServerAliveInterval=5", "ServerAliveCountMax=3"]
-        return options + [word for option in wanted for word in ("-o", option)]
+        """Options of every connection: no prompt, no unlimited wait, no unknown host key."""
+        config = ["-F", str(self.config)] if self.config else []
+        options = ["BatchMode=yes", "StrictHostKeyChecking=yes", f"ConnectTimeout={CONNECT_TIMEOUT_S}"]
+        options += ["ServerAliveInterval=5", "ServerAliveCountMax=3"]
+        return [*config, *with_flag(options)]
 
     @property
     def multiplexing(self) -> list[str]:
         """Options that let calls share a connection; %C keeps the socket's path short."""
-        wanted = ["ControlMaster=auto", "ControlPath=~/.ssh/spark-%C", "ControlPersist=60"]
-        return [word for option in wanted for word in ("-o", option)]
+        return with_flag(["ControlMaster=auto", "ControlPath=~/.ssh/spark-%C", "ControlPersist=60"])
 
     @property
-    def words(self) -> list[str]:
+    def destination(self) -> list[str]:
         user = ["-l", self.user] if self.user else []
         port = ["-p", str(self.port)] if self.port else []
         return [*user, *port, self.host]
 
     @property
     def url(self) -> str:
-        """The docker provider's form."""
+        """The docker provider's notation."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"ssh://{f'{self.user}@' if self.user else ''}{host}{f':{self.port}' if self.port else ''}"
+
+
+def with_flag(options: list[str]) -> list[str]:
+    return [argument for option in options for argument in ("-o", option)]
 
 
 @dataclass(frozen=True)
@@ -84,18 +87,18 @@ def targets_of(cluster: ClusterSettings) -> list[Target]:
 
 
 def ssh_argv(target: Target, line: str, *, multiplexed: bool) -> list[str]:
-    """argv of one remote command. `multiplexed` says that the user's configuration shares connections already."""
-    return ["ssh", *target.options, *([] if multiplexed else target.multiplexing), "-T", *target.words, line]
+    """argv of one remote command. `multiplexed`: the user's own configuration shares connections already."""
+    return ["ssh", *target.options, *([] if multiplexed else target.multiplexing), "-T", *target.destination, line]
 
 
 def resolve(target: Target) -> Resolved:
-    """Ask the ssh program for its settings; makes no connection. Raises SshError for a broken configuration."""
+    """The ssh program's settings for a target, without connecting. Raises SshError for a broken configuration."""
     config = ["-F", str(target.config)] if target.config else []
     done = subprocess.run(
-        ["ssh", *config, "-G", *target.words], capture_output=True, text=True, timeout=10, check=False
+        ["ssh", *config, "-G", *target.destination], capture_output=True, text=True, timeout=10, check=False
     )
     if done.returncode:
-        raise SshError(f"ssh -G {target.host} failed: {done.stderr.strip()}: mend the SSH configuration")
+        raise SshError(f"ssh -G {target.host} failed: {done.stderr.strip()}: correct the SSH configuration")
     return parse_settings(done.stdout)
 
 
@@ -105,7 +108,7 @@ def resolve_nodes(cluster: ClusterSettings) -> list[tuple[Target, Resolved]]:
 
 
 def parse_settings(text: str) -> Resolved:
-    """The lines of `ssh -G` (keyword in lower case, value)."""
+    """From the lines of `ssh -G`: a keyword and its value."""
     values: dict[str, list[str]] = {}
     for line in text.splitlines():
         keyword, _, value = line.partition(" ")
@@ -136,32 +139,32 @@ def parse_settings(text: str) -> Resolved:
 def host_key(resolved: Resolved) -> str:
     """The node's public host key from known_hosts, as `type base64`; ed25519 before others.
 
-    Raises SshError when it is not known: an unknown key is never accepted silently.
+    Raises SshError when there is none: an unknown key is never accepted silently.
     """
-    # ssh looks an alias up as it is, and a host with the port where that is another one
-    named = resolved.host if resolved.port == 22 else f"[{resolved.host}]:{resolved.port}"
-    wanted = resolved.host_key_alias or named
+    # ssh looks up an alias as it is, and a host together with any port but 22
+    host = resolved.host if resolved.port == 22 else f"[{resolved.host}]:{resolved.port}"
+    name = resolved.host_key_alias or host
     keys: list[str] = []
     for file in resolved.known_hosts_files:
         if file.is_file():
-            found = subprocess.run(
-                ["ssh-keygen", "-F", wanted, "-f", str(file)], capture_output=True, text=True, timeout=10, check=False
+            done = subprocess.run(
+                ["ssh-keygen", "-F", name, "-f", str(file)], capture_output=True, text=True, timeout=10, check=False
             )
             # "names type key [comment]"; a line that starts with @ revokes or names a CA
-            lines = [line.split() for line in found.stdout.splitlines() if line and not line.startswith(("#", "@"))]
-            keys += [f"{words[1]} {words[2]}" for words in lines if len(words) >= 3]
+            lines = [line.split() for line in done.stdout.splitlines() if line and not line.startswith(("#", "@"))]
+            keys += [f"{parts[1]} {parts[2]}" for parts in lines if len(parts) >= 3]
     keys.sort(key=lambda key: not key.startswith("ssh-ed25519"))
     if not keys:
         raise SshError(
-            f"the host key of {wanted} is in none of {', '.join(map(str, resolved.known_hosts_files))}, "
-            "so nobody could tell the node from another machine: connect once with "
+            f"the host key of {name} is in none of {', '.join(map(str, resolved.known_hosts_files))}, "
+            "so another machine could pass for the node: connect once with "
             f"`ssh -p {resolved.port} {resolved.user}@{resolved.host}` and compare the fingerprint"
         )
     return keys[0]
 
 
 def agent_keys(resolved: Resolved) -> list[str]:
-    """Public keys (`type base64`) that the SSH agent holds; empty when there is no agent or it does not answer."""
+    """Public keys (`type base64`) that the SSH agent holds; empty without an agent that answers."""
     environment = dict(os.environ)
     if resolved.identity_agent and resolved.identity_agent != "SSH_AUTH_SOCK":
         environment["SSH_AUTH_SOCK"] = os.path.expanduser(resolved.identity_agent)
@@ -172,7 +175,7 @@ def agent_keys(resolved: Resolved) -> list[str]:
 
 
 def public_key(private: Path) -> str | None:
-    """`type base64` of a key file that needs no passphrase, else None."""
+    """`type base64` of a key file without a passphrase, else None."""
     done = subprocess.run(
         ["ssh-keygen", "-y", "-P", "", "-f", str(private)], capture_output=True, text=True, timeout=10, check=False
     )
@@ -180,7 +183,7 @@ def public_key(private: Path) -> str | None:
 
 
 def key_file(resolved: Resolved) -> Path | None:
-    """The key file that must be handed to a client without ssh's configuration; None when the agent has the key.
+    """The key file for a client that does not read ssh's configuration; None when the agent holds the key.
 
     Raises SshError when there is neither.
     """

@@ -1,6 +1,6 @@
-"""What a rank's log says about where its start is: phases, progress, and the numbers that the engine itself prints.
+"""What a rank's log says about its start: the phase, its progress, and the numbers that the engine itself prints.
 
-Pure: lines in, state out. The patterns are vLLM's own lines (0.25, and 0.33 where it joins two) and rank.py's.
+Pure: lines in, state out. The patterns are lines of vLLM (0.25, and 0.33 where it joins two) and of rank.py.
 """
 
 import re
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 START = re.compile(r"spark: rank \d+ starts")
 PHASES: list[tuple[re.Pattern[str], str]] = [
-    (START, "proves fabric and checkpoint"),
+    (START, "checks fabric and checkpoint"),
     (re.compile(r"spark: starting the engine"), "starts the engine"),
     # printed just before a rank waits, on every rank
     (re.compile(r"world_size=\d+ rank=\d+ local_rank=\d+ distributed_init_method="), "waits at the rendezvous"),
     (re.compile(r"rank \d+ in world size"), "has met the other ranks"),
-    # only rank 0 counts its shards
+    # rank 0 alone counts its shards
     (re.compile(r"Loading model from scratch|Starting to load model"), "loads shards"),
     (re.compile(r"Loading safetensors checkpoint shards:.*?(\d+)/(\d+)"), "loads shards"),
     (re.compile(r"Loading weights took"), "has loaded its shards"),
@@ -33,39 +33,39 @@ PHASES: list[tuple[re.Pattern[str], str]] = [
 KV_MEMORY = re.compile(
     r"Available KV cache memory: ([\d.]+) GiB|reserved ([\d.]+) GiB memory for KV Cache|Explicitly set \(([\d.]+)/"
 )
-"""As found by profiling; as kv_cache_memory_bytes says, on a GPU and on a CPU."""
+"""The size that profiling found; the one set by kv_cache_memory_bytes, on a GPU and on a CPU."""
 KV_TOKENS = re.compile(r"GPU KV cache size: ([\d,]+) tokens")
 CONCURRENCY = re.compile(r"Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x")
 ERROR = re.compile(r"(?:\(\w+ pid=\d+\) )*(?:ERROR \S+ \S+ \[\S+\] )?((?:\w+\.)*\w*(?:Error|Exception): .+)")
-"""The last line of a Python traceback, as each of the engine's processes prints it."""
+"""The last line of a Python traceback, with the prefixes of the engine's processes."""
 KEPT_LINES = 400
-"""Enough for the cause above vLLM's tracebacks, which every process of a failing rank prints in turn."""
+"""Enough to keep the cause above the tracebacks that every vLLM process of a failing rank prints."""
 
 
 @dataclass
 class RankLog:
-    """The state of one rank's start, from its lines so far."""
+    """The state of one rank's start, from the lines so far."""
 
     role: str
     phase: str = "is created"
     progress: tuple[int, int] | None = None
-    """Done and all of what the phase counts (shards, graphs)."""
+    """Done and total of what the phase counts (shards, graphs)."""
     serves: bool = False
     kv_memory_gib: float | None = None
     kv_tokens: int | None = None
     context_tokens: int | None = None
     max_concurrency: float | None = None
     first_error: str | None = None
-    """The first exception of this start; the ones after it are its consequences, also on the other ranks."""
+    """The first exception of this start; later ones are its consequences, also on the other ranks."""
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
 
     def feed(self, line: str) -> bool:
-        """Take one line; True when phase or progress changed."""
+        """Read one line; True when phase or progress changed."""
         line = ANSI.sub("", line).rstrip()
         if not line:
             return False
         if START.search(line):
-            # the same container was started again: what it said before is not about this start
+            # the container was restarted: its earlier lines are not about this start
             self.first_error, self.serves = None, False
             self.tail.clear()
         self.tail.append(line)
@@ -82,7 +82,7 @@ class RankLog:
                 before = (self.phase, self.progress)
                 self.phase = phase
                 self.progress = (int(match[1]), int(match[2])) if pattern.groups == 2 else None
-                # a kernel that is tuned during a request does not end the service
+                # a kernel that is tuned during a request does not mean that the rank stopped serving
                 self.serves = self.serves or phase == "serves"
                 return before != (self.phase, self.progress)
         return False

@@ -1,4 +1,4 @@
-"""The troubleshooting table as data: docs/troubleshooting.md shows it, a failed `up` quotes from it."""
+"""The troubleshooting table as data: docs/troubleshooting.md shows it, and a failed `up` quotes from it."""
 
 import re
 from collections.abc import Iterable
@@ -26,9 +26,9 @@ def rows() -> list[Row]:
 
 
 def explain(lines: Iterable[str]) -> Row | None:
-    """The first row of the table that fits one of the lines; rows are ordered from specific to general."""
-    text = list(lines)
-    return next((row for row in rows() if any(re.search(row.log, line) for line in text)), None)
+    """The first row of the table that matches one of the lines; rows are ordered from specific to general."""
+    searched = list(lines)
+    return next((row for row in rows() if any(re.search(row.log, line) for line in searched)), None)
 
 
 def markdown() -> str:

@@ -1,7 +1,7 @@
-"""Ask the running pair one question, and show what it is: model, KV pool, fabric, image, generation.
+"""Ask the running pair one question, and describe it: KV pool, fabric, model, image, generation.
 
 The question is asked on the head itself, over the same SSH as everything else, so it does not matter where the API
-listens; the key, if there is one, stays on the head. The numbers are the stack's outputs, which are the ranks' own log
+listens; the key, if there is one, stays on the head. The numbers are the stack's outputs, taken from the ranks' own log
 lines. Where the API binds the head's loopback, the command of a tunnel to it is shown. The document of --json has
 outputs, question, answer, and tunnel (null when none is needed).
 
@@ -47,21 +47,21 @@ def ask(cluster: ClusterSettings, stack: str, question: str) -> str:
         with waiting("waiting for the answer"):
             answer = run_script(*head, "rank.probe", inputs, timeout_s=LIMIT_S + 10)
     except SshError as error:
-        raise SshError(f"no answer from the pair: {error}: `pulumi up` says what is wrong with it") from None
+        raise SshError(f"no answer from the pair: {error}: `pulumi up` finds out what is wrong") from None
     return str(json.loads(answer)["answer"])
 
 
 def tunnel(cluster: ClusterSettings) -> list[str] | None:
-    """argv that makes the API answer on this machine's loopback too; None where it does not bind the head's.
+    """argv of a tunnel from this machine's loopback to the API; None unless the API binds the head's loopback.
 
-    It shares no connection: one that the user's configuration keeps open would keep the port open after Ctrl-C.
+    It does not share a connection: one that the user's configuration keeps open would keep the port open after Ctrl-C.
     """
     engine, port = cluster.engine, cluster.engine.port
     if not engine.binds_loopback:
         return None
     head = targets_of(cluster)[0]
     config = ["-F", str(head.config.absolute())] if head.config else []
-    return ["ssh", "-N", "-S", "none", "-L", f"{port}:{engine.local_host}:{port}", *config, *head.words]
+    return ["ssh", "-N", "-S", "none", "-L", f"{port}:{engine.local_host}:{port}", *config, *head.destination]
 
 
 def duration(seconds: int) -> str:
@@ -69,7 +69,7 @@ def duration(seconds: int) -> str:
 
 
 def lines(outputs: "Outputs", took: int | None, note: str) -> list[str]:
-    """What the outputs say, a line a subject; what the ranks did not print is left out."""
+    """The outputs, one line for each subject, without what the ranks did not print."""
     pool, image = outputs["kv_pool"], outputs["image"]
     up = f"up in {duration(took)}" if took is not None else ""
     about = " ".join(part for part in (up, f"({note})" if note else "") if part)
@@ -99,8 +99,8 @@ def verified(checkpoint: "Verification | None") -> str:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--question", default="What is 47 x 89?", metavar="Q", help="default: %(default)s")
-    parser.add_argument("--took", type=int, metavar="SECONDS", help="what the `up` before this took, to show")
-    parser.add_argument("--note", default="", metavar="TEXT", help="words to show behind the endpoint")
+    parser.add_argument("--took", type=int, metavar="SECONDS", help="how long the last `up` took, to show")
+    parser.add_argument("--note", default="", metavar="TEXT", help="shown after the endpoint")
 
 
 def run(call: Call) -> Answer:
@@ -109,9 +109,9 @@ def run(call: Call) -> Answer:
     cluster = cluster_of(stack.values())
     for line in lines(outputs, asked.took, asked.note):
         call.show(line)
-    words = tunnel(cluster)
-    if words:
-        call.show(f"from here  {shlex.join(words)}")
+    argv = tunnel(cluster)
+    if argv:
+        call.show(f"from here  {shlex.join(argv)}")
     answer = ask(cluster, stack.name, asked.question)
     call.show(f"> {asked.question}   {answer}")
     return Answer(
@@ -120,6 +120,6 @@ def run(call: Call) -> Answer:
             "outputs": outputs,
             "question": asked.question,
             "answer": answer,
-            "tunnel": words,
+            "tunnel": argv,
         }
     )

@@ -53,7 +53,7 @@ def test_up_fails_within_seconds_of_the_cause_and_says_what_it_means(pair: Stack
 
 def test_the_next_up_recovers_by_itself(pair: Stack) -> None:
     shown = words_of(pair.up().text)
-    assert "both ranks start anew" in shown
+    assert "restarting both ranks" in shown
     assert "4183" in ask()
 
 

@@ -86,7 +86,7 @@ def test_an_open_api_without_a_key_is_refused_and_with_one_declared(run_program:
 def test_the_digest_of_an_image_that_was_not_built_is_asked_for(run_program: Runner):
     lines, _ = run_program.refused("dev", lambda cluster: cluster["image"].update(digest_file=".lab/none"))
     assert lines[1:] == [
-        "  image/digest_file: .lab/none is no file with a sha256: digest: "
+        "  image/digest_file: .lab/none is not a file with a sha256: digest: "
         "build the image first (for the lab: lab/lab up)"
     ]
 
@@ -99,7 +99,7 @@ def test_preflight_stops_everything_with_every_error_of_both_nodes(run_program: 
     squatter = {**rank_container("dev", 1), "labels": {}}
     documents[1]["containers"] = [{**squatter, "running": False}]
     lines, engine = run_program.refused("dev", documents=documents)
-    assert lines[0] == "preflight found what stops this stack; nothing was changed:"
+    assert lines[0] == "preflight stopped this stack; nothing was changed:"
     assert [line.split(":")[0].strip() for line in lines[1:]] == ["head", "worker", "worker"]
     assert any(said.startswith("head: earlyoom runs") for level, said in engine.said if level == "warning")
 

@@ -76,7 +76,7 @@ def test_a_server_that_stops_while_the_pair_serves_is_back_after_an_up_that_repl
     before = identities()
     on("head", "systemctl stop nfs-server", root=True)
     shown = words_of(reading.preview(nfs).text)
-    assert "worker proves its way to the head's copy: the head's NFS server does not answer it" in shown
+    assert "worker verifies that it can read the head's copy: the head's NFS server does not answer it" in shown
     reading.up(nfs)
     assert on("head", "systemctl is-active nfs-server").strip() == "active"
     assert identities() == before

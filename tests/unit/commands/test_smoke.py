@@ -100,6 +100,6 @@ def test_a_pair_that_does_not_answer_is_one_line_and_exit_code_1(home: Engine, s
     shown = spark("smoke", "--json")
     assert (shown.code, shown.out) == (1, "")
     assert shown.err == (
-        "no answer from the pair: rank.probe on spark-a.example.net ended with 1: the engine ended: "
-        "`pulumi up` says what is wrong with it\n"
+        "no answer from the pair: rank.probe on spark-a.example.net ended with exit code 1: the engine ended: "
+        "`pulumi up` finds out what is wrong\n"
     )

@@ -135,8 +135,10 @@ def test_a_worker_that_reads_over_nfs_needs_the_server_and_no_bytes():
     stack = cluster("vision-exp", {"checkpoint": {"mode": "nfs"}})
     assert lines(stack, pair({}, NO_SNAPSHOT, nfs={"refused": None})) == []
     [line] = lines(stack, pair({}, NO_SNAPSHOT, nfs={"refused": "Connection refused"}))
-    way = "worker proves its way to the head's copy: the head's NFS server does not answer it (Connection refused)"
-    assert line.endswith(way)
+    assert line.endswith(
+        "worker verifies that it can read the head's copy: "
+        "the head's NFS server does not answer it (Connection refused)"
+    )
 
 
 def test_a_move_to_nfs_says_that_the_workers_copy_stays():

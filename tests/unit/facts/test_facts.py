@@ -152,7 +152,7 @@ def test_every_node_that_cannot_be_read_has_a_line_and_the_way_to_preview_withou
     assert str(caught.value).splitlines() == [
         "the nodes could not be read:",
         "  head: reading facts: SSH to spark-a failed",
-        "  worker: reading facts: what came back is no facts document: "
+        "  worker: reading facts: what came back is not a facts document: "
         "no document between ---spark-facts--- and ---end---",
         "  facts: off in the stack file previews without the nodes",
     ]

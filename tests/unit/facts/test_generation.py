@@ -19,8 +19,8 @@ def test_a_whole_live_pair_is_adopted():
 
 BROKEN: list[tuple[list[LiveRank | None], str]] = [
     ([None, None], "no rank exists yet"),
-    ([HEAD, None], "worker has no rank, the pair is only half there"),
-    ([None, WORKER], "head has no rank, the pair is only half there"),
+    ([HEAD, None], "worker has no rank, so the pair is incomplete"),
+    ([None, WORKER], "head has no rank, so the pair is incomplete"),
     ([replace(HEAD, running=False, exit_code=1), WORKER], "head's rank ended with exit code 1"),
     # a headless rank that lost its worker process ends with 0: that is no health
     ([HEAD, replace(WORKER, running=False, exit_code=0)], "worker's rank ended with exit code 0"),
@@ -30,7 +30,7 @@ BROKEN: list[tuple[list[LiveRank | None], str]] = [
     ),
     (
         [HEAD, replace(WORKER, running=False, exit_code=128, error="no such file or directory: /dev/infiniband")],
-        "worker's rank no such file or directory: /dev/infiniband",
+        "worker's rank could not start: no such file or directory: /dev/infiniband",
     ),
     (
         [HEAD, replace(WORKER, generation="bbbb2222")],

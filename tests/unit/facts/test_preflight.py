@@ -51,14 +51,16 @@ def test_containers_that_could_not_be_read_stop_the_stack():
     """Else a pair that serves would look like none, and be replaced."""
     unread = {"containers": None, "problems": [{"probe": "containers", "error": "timed out"}]}
     said = found(lambda node: node.update(unread))
-    assert texts(said) == ["worker: the containers could not be read, so nobody knows what runs there: try again"]
+    assert texts(said) == ["worker: the containers could not be read, so what runs there is unknown: try again"]
     assert texts(said, "warning") == ["worker: could not read containers: timed out"]
 
 
 @pytest.mark.parametrize(("version", "refused"), [("1.44", True), ("1.45", False), ("1.100", False)])
 def test_docker_must_know_the_mounts_that_ranks_use(version: str, refused: bool):
     said = texts(found(lambda node: node["docker"].update(api_version=version)))
-    assert said == ([f"worker: Docker speaks API {version}, ranks need 1.45 for their mounts: update Docker"] * refused)
+    assert said == (
+        [f"worker: Docker speaks API {version}, but ranks need 1.45 for their mounts: update Docker"] * refused
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_what_an_image_bakes_in_is_news_only_where_no_rank_sets_it():
         node["image"]["env"] = ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "VLLM_HOST_IP", "NCCL_ALGO"]
 
     assert one(found(baked), "warning") == (
-        "worker: the image sets NCCL_ALGO itself: set them in fabric.nccl if they are not meant"
+        "worker: the image itself sets NCCL_ALGO: override it in fabric.nccl unless you want its value"
     )
 
 
@@ -142,7 +144,7 @@ def test_every_error_of_both_nodes_is_told_at_once_and_every_warning_before():
         "worker",
         "worker",
     ]
-    assert str(caught.value).startswith("preflight found what stops this stack; nothing was changed:\n  engine/")
+    assert str(caught.value).startswith("preflight stopped this stack; nothing was changed:\n  engine/")
     assert any(line.startswith("head: earlyoom") for line in warned)
 
 

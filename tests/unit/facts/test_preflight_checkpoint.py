@@ -21,8 +21,8 @@ def test_a_checkpoint_that_does_not_fit_shows_what_lacks_and_what_is_free():
     """Other recipes check only that the disk has room for a whole copy, or nothing at all."""
     text = one(found(lambda node: checkpoint(node, ["there is no snapshot"], 0, 100)))
     assert text == (
-        "worker: the checkpoint lacks 156.3 GiB on this node and /raid/hf has 100.0 GiB free (with 5.0 GiB to spare): "
-        "make room (scripts/spark prune lists what is removable), or set hf_cache to a larger disk"
+        "worker: the checkpoint lacks 156.3 GiB on this node, and /raid/hf has 100.0 GiB free, of which 5.0 GiB must "
+        "stay free: make room (scripts/spark prune lists what is removable), or set hf_cache to a larger disk"
     )
 
 
@@ -47,7 +47,7 @@ def test_a_checkpoint_that_could_not_be_read_counts_as_missing():
 
 def test_a_cache_that_the_user_may_not_write_is_refused_by_the_folder():
     text = one(found(lambda node: node["disk"]["hf_cache"].update(unwritable="/raid")))
-    assert text == "worker: /raid is not writable for ops: chown it, or set hf_cache"
+    assert text == "worker: ops cannot write to /raid: chown it, or set hf_cache"
 
 
 def test_a_disk_that_could_not_be_read_stops_the_stack():
@@ -71,7 +71,7 @@ def test_a_models_folder_of_root_is_no_reason_to_stop_since_the_step_mends_it():
     """Other recipes download as root, which leaves files of root in the user's cache."""
     folder = "/home/ops/.cache/huggingface/hub/models--deepseek-ai--DeepSeek-V4-Flash-Vision-Exp/blobs"
     text = one(found(lambda node: node["disk"]["hf_cache"].update(unwritable=folder)), "warning")
-    assert text == f"worker: {folder} belongs to another user: the checkpoint's step gives it to ops"
+    assert text == f"worker: {folder} belongs to another user: the checkpoint's step will give it to ops"
 
 
 def test_a_worker_that_reads_the_heads_copy_needs_no_room():
@@ -82,7 +82,7 @@ def test_a_worker_that_reads_the_heads_copy_needs_no_room():
 
 def test_a_models_folder_that_leads_out_of_the_cache_is_refused_before_a_container_finds_nothing():
     text = one(found(lambda node: node["checkpoint"].update(outside="/raid/models--owner--name")))
-    assert "is a link to /raid/models--owner--name, outside of the cache, where no container can follow it" in text
+    assert "is a link to /raid/models--owner--name, outside the cache, where no container can follow it" in text
 
 
 # --- the hub ---

@@ -145,7 +145,7 @@ def test_a_table_that_could_not_be_read_stops_the_stack_and_says_why(missing: di
 @pytest.mark.parametrize("name", ["NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_READ", "NCCL_DMABUF_ENABLE"])
 def test_gpudirect_is_a_warning_on_a_gpu_that_has_none(name: str):
     text = one(found(stack={"fabric": {"nccl": {name: 1}}}), "warning")
-    assert text == f"fabric/nccl/{name}: GB10 has no GPUDirect RDMA: this does nothing or fails"
+    assert text == f"fabric/nccl/{name}: a GB10 has no GPUDirect RDMA, so this does nothing or fails: remove it"
 
 
 def test_any_other_nccl_variable_is_the_stacks_own_affair():

@@ -5,7 +5,7 @@ import pytest
 from tests.program.pair import rank_container
 from tests.unit.facts.judged import GIB_KB, Node, found, one, texts
 
-KERNEL_WAY_OUT = "NCCL would fail with ENOMEM: boot 6.17, or add kho=off to the kernel command line"
+KERNEL_WAY_OUT = "so NCCL would fail with ENOMEM: boot 6.17, or add kho=off to the kernel command line"
 
 
 def test_a_kernel_whose_cma_counts_are_off_cannot_register_memory():
@@ -22,7 +22,7 @@ def test_a_kernel_known_for_it_is_refused_unless_its_command_line_has_the_work_a
     errors = texts(found(lambda node: node.update(bad)))
     assert errors == [
         "worker: kernel 7.0.0-1019-nvidia cannot register memory for RDMA "
-        f"(this kernel is known for it), {KERNEL_WAY_OUT}"
+        f"(a known fault of this version), {KERNEL_WAY_OUT}"
     ]
     assert texts(found(lambda node: node.update(bad, kho_off=True))) == []
 
@@ -33,20 +33,20 @@ def test_a_kernel_without_cma_is_sound():
 
 def test_another_machine_than_a_spark_is_refused():
     assert one(found(lambda node: node.update(machine="x86_64"))) == (
-        "worker: this node is amd64, the stack is for arm64: is it a Spark?"
+        "worker: this node is amd64, but the stack is for arm64: check that nodes[].ssh is a Spark"
     )
 
 
 def test_an_image_for_another_machine_is_refused_before_it_fails_to_execute():
     text = one(found(lambda node: node["image"].update(architecture="amd64")))
-    assert text == "worker: the image is for amd64, this node is arm64: use the digest for arm64"
+    assert text == "worker: the image is for amd64, but this node is arm64: use the digest for arm64"
 
 
 def test_too_little_memory_shows_need_and_have():
     text = one(found(lambda node: node["memory"].update(MemAvailable=90 * GIB_KB)))
     assert text == (
-        "worker: 90.0 GiB of memory are available, gpu_memory_utilization 0.835 takes 101.0 of 121.0: "
-        "free the node (`ps aux --sort -rss`), or lower it"
+        "worker: 90.0 GiB of memory are available, but gpu_memory_utilization 0.835 takes 101.0 of 121.0: "
+        "free memory on the node (`ps aux --sort -rss`), or lower the setting"
     )
 
 
@@ -75,7 +75,7 @@ def test_a_dead_rank_of_ours_explains_no_missing_memory():
 
 def test_a_node_that_hides_memory_is_a_warning():
     text = one(found(lambda node: node["memory"].update(MemTotal=113 * GIB_KB)), "warning")
-    assert text == "worker: 113.0 GiB of memory, a healthy node shows 119 or more: what hides the rest?"
+    assert text == "worker: 113.0 GiB of memory, where a healthy node shows 119 or more: find what hides it"
 
 
 @pytest.mark.parametrize("memory", [None, {"MemTotal": 0}])
@@ -87,7 +87,7 @@ def test_memory_that_could_not_be_read_stops_the_stack(memory: object):
 def test_a_share_that_has_starved_hosts_is_refused(share: float, refused: bool):
     said = texts(found(stack={"engine": {"gpu_memory_utilization": share}}))
     assert said == [
-        "engine/gpu_memory_utilization: 0.87 leaves the host too little, above 0.86 it has starved: "
+        "engine/gpu_memory_utilization: 0.87 leaves the host too little; above 0.86 it has starved: "
         "use at most 0.86, or list high_utilization under allow"
     ] * int(refused)
 

@@ -139,12 +139,12 @@ SINGLE_MISTAKES: list[tuple[Mapping[str, Any], str]] = [
     (
         engine(host="0.0.0.0"),
         "engine/host: 0.0.0.0 opens the API to the network without a key: set one (pulumi config set --secret "
-        "api_key ...), bind 127.0.0.1, or say engine.allow_unauthenticated_lan: true",
+        "api_key ...), bind 127.0.0.1, or set engine.allow_unauthenticated_lan: true",
     ),
     (
         engine(host="::"),
         "engine/host: :: opens the API to the network without a key: set one (pulumi config set --secret "
-        "api_key ...), bind 127.0.0.1, or say engine.allow_unauthenticated_lan: true",
+        "api_key ...), bind 127.0.0.1, or set engine.allow_unauthenticated_lan: true",
     ),
     # NCCL's variables
     (
@@ -210,7 +210,7 @@ SINGLE_MISTAKES: list[tuple[Mapping[str, Any], str]] = [
     ),
     (
         engine(extra_args=["--max-num-partial-prefills", "2"]),
-        "engine/extra_args: --max-num-partial-prefills is refused by the engine of the pinned image: remove it",
+        "engine/extra_args: the engine of the pinned image refuses --max-num-partial-prefills: remove it",
     ),
     (engine(extra_args="--x"), "engine/extra_args: must be a valid list, found '--x'"),
     (engine(extra_args=[1]), "engine/extra_args/0: must be a valid string, found 1"),

@@ -74,7 +74,7 @@ def test_the_page_without_a_revision_asks_for_one():
 
 @pytest.mark.parametrize("value", [None, "x", [], 3])
 def test_a_stack_without_a_mapping_is_pointed_at_the_example(value: object):
-    assert refusal(value) == ["(top): spark-stack:cluster is missing or no mapping: start from Pulumi.example.yaml"]
+    assert refusal(value) == ["(top): spark-stack:cluster is missing or not a mapping: start from Pulumi.example.yaml"]
 
 
 def test_two_nodes_and_a_profile_are_enough():
@@ -122,7 +122,7 @@ def test_a_stack_cannot_say_that_its_profile_needs_no_patches():
 def test_a_profile_whose_name_yaml_takes_for_a_number_is_asked_for_in_quotes():
     number = yaml.safe_load("profile: 0731")["profile"]
     assert refusal({"profile": number, "nodes": NODES}) == [
-        "profile: there is no profile 473 (YAML takes a bare 0731 for a number: write it in quotes): "
+        "profile: there is no profile 473 (YAML reads a bare 0731 as a number: write it in quotes): "
         "use one of 0731, dspark, vision-exp"
     ]
 
@@ -200,7 +200,7 @@ class TestDigestFile:
         assert load(self.stack, project_dir=tmp_path).image.pinned == f"10.0.2.2:5000/a/b@{DIGEST}"
 
     def test_it_must_be_there(self, tmp_path: Path):
-        line = f"image/digest_file: image.digest is no file with a sha256: digest: {self.hint}"
+        line = f"image/digest_file: image.digest is not a file with a sha256: digest: {self.hint}"
         assert refusal(self.stack, project_dir=tmp_path) == [line]
 
     def test_it_may_be_missing_where_nothing_is_pulled(self, tmp_path: Path):

@@ -112,12 +112,12 @@ def test_a_script_that_ran_hands_back_its_stdout(recorder: Recorder):
         (
             "echo 'Warning: x' >&2; echo 'connect to host 203.0.113.7 port 22: No route to host' >&2; exit 255",
             "SSH to lab-head (ops@203.0.113.7 port 22) failed before gid.lookup: connect to host 203.0.113.7 port 22: "
-            "No route to host: switch the node on, check the cable of its management network, or try `ssh` by hand",
+            "No route to host: switch the node on, check its management network's cable, or try `ssh` by hand",
         ),
         ("exit 255", "SSH to lab-head (ops@203.0.113.7 port 22) failed before gid.lookup: no reason given: "),
-        ("exit 124", "gid.lookup on lab-head was ended after 7 s: is the node overloaded?"),
-        ("echo 'no table' >&2; exit 4", "gid.lookup on lab-head ended with 4: no table"),
-        ("exit 127", "gid.lookup on lab-head ended with 127: no words"),
+        ("exit 124", "gid.lookup on lab-head was ended after 7 s: check whether the node is overloaded"),
+        ("echo 'no table' >&2; exit 4", "gid.lookup on lab-head ended with exit code 4: no table"),
+        ("exit 127", "gid.lookup on lab-head ended with exit code 127: no reason given"),
     ],
 )
 def test_a_script_that_failed_names_node_and_step(does: str, words: str, recorder: Recorder):

@@ -115,7 +115,7 @@ def test_a_broken_ssh_configuration_is_an_error_with_sshs_own_words(tmp_path: Pa
     with pytest.raises(SshError) as caught:
         resolve(Target("spark-b", config=config))
     text = str(caught.value)
-    assert text.startswith("ssh -G spark-b failed: ") and text.endswith(": mend the SSH configuration")
+    assert text.startswith("ssh -G spark-b failed: ") and text.endswith(": correct the SSH configuration")
     assert "bad configuration option: prot" in text.lower()
 
 
@@ -163,7 +163,7 @@ def test_a_key_of_another_port_is_another_machine(tmp_path: Path):
     with pytest.raises(SshError) as caught:
         host_key(resolved(port=2222, known_hosts_files=[file]))
     assert str(caught.value) == (
-        f"the host key of [203.0.113.7]:2222 is in none of {file}, so nobody could tell the node from another machine: "
+        f"the host key of [203.0.113.7]:2222 is in none of {file}, so another machine could pass for the node: "
         "connect once with `ssh -p 2222 ops@203.0.113.7` and compare the fingerprint"
     )
 

@@ -15,8 +15,8 @@ PINNED = (
     "kv_cache_memory_bytes config and skipped memory profiling."
 )
 START: list[tuple[str, str]] = [
-    ("spark: rank 0 starts", "head proves fabric and checkpoint"),
-    ("spark: fabric rocep1s0f1 on enp1s0f1np1, GID index 3", "head proves fabric and checkpoint"),
+    ("spark: rank 0 starts", "head checks fabric and checkpoint"),
+    ("spark: fabric rocep1s0f1 on enp1s0f1np1, GID index 3", "head checks fabric and checkpoint"),
     ("spark: starting the engine: vllm serve deepseek-ai/DeepSeek-V4-Flash-DSpark", "head starts the engine"),
     (f"{CORE}[core.py:114] Initializing a V1 LLM engine (v0.25.1) with config: model='/x'", "head starts the engine"),
     (MEETING, "head waits at the rendezvous"),
