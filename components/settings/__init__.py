@@ -1,1 +1,1 @@
-"""What a stack file may say, validated whole; nothing here asks a node or knows Pulumi."""
+"""What a stack file may say, validated as a whole. No node is asked here, and Pulumi is not needed."""

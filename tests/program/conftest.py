@@ -22,8 +22,7 @@ from pulumi.runtime.proto import source_pb2
 from components import program, remote
 from components.facts import gathering
 from components.settings.base import PROJECT_DIR
-from components.ssh import target
-from components.ssh.target import Resolved
+from components.ssh.target import Resolved, Target, targets_of
 from tests.program.pair import healthy, typed
 
 DIGEST = "sha256:" + "ab" * 32
@@ -80,8 +79,8 @@ class Declared:
 
     @property
     def inputs(self) -> dict[str, Any]:
-        found: dict[str, Any] = plain(self.raw)
-        return found
+        inputs: dict[str, Any] = plain(self.raw)
+        return inputs
 
     @property
     def after(self) -> set[str]:
@@ -105,7 +104,7 @@ class Declared:
 class Engine(pulumi_mocks.Mocks):
     """Keeps what is declared, said and exported; answers as the scripts would."""
 
-    known: bool = True
+    have_run: bool = True
     """False: a preview of new resources, whose scripts have not run."""
     declared: list[Declared] = field(default_factory=list)
     outputs: dict[str, Any] = field(default_factory=dict)
@@ -129,17 +128,17 @@ class Engine(pulumi_mocks.Mocks):
     def new_resource(self, args: pulumi_mocks.MockResourceArgs) -> tuple[str | None, dict[Any, Any]]:
         self.declared.append(Declared(args.typ, args.name, copy.deepcopy(args.inputs)))
         outputs = dict(args.inputs)
-        if args.typ.startswith("command:") and self.known:
+        if args.typ.startswith("command:") and self.have_run:
             outputs |= {"stdout": self.answer(args.name), "stderr": ""}
-        return f"{args.name}-id" if self.known else None, outputs
+        return f"{args.name}-id" if self.have_run else None, outputs
 
     def call(self, args: pulumi_mocks.MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:
         raise AssertionError(f"the program invokes {args.token}")
 
     def one(self, name: str) -> Declared:
         """A resource that is no component, nor a provider, by its name."""
-        [found] = [item for item in self.resources if item.name == name]
-        return found
+        [resource] = [item for item in self.resources if item.name == name]
+        return resource
 
     @property
     def resources(self) -> list[Declared]:
@@ -211,9 +210,9 @@ class Runner:
         if change:
             config["spark-stack:cluster"].setdefault("engine", {})
             change(config["spark-stack:cluster"])
-        found = [typed(document) for document in documents or healthy("x86_64" if stack == "dev" else "aarch64")]
+        facts = [typed(document) for document in documents or healthy("x86_64" if stack == "dev" else "aarch64")]
         with self.patch.context() as patch:
-            patch.setattr(gathering, "gather", gather or (lambda *_: found))
+            patch.setattr(gathering, "gather", gather or (lambda *_: facts))
             patch.setattr(program, "PROJECT_DIR", self.folder)
             if not positions:
                 patch.setattr(pulumi.runtime.resource, "_get_stack_trace", source_pb2.StackTrace)
@@ -227,7 +226,7 @@ class Runner:
             asyncio.set_event_loop(self.loop)
             monitor = Monitor(engine)
             pulumi.runtime.set_mocks(
-                engine, project="spark-stack", stack=stack, preview=not engine.known, monitor=monitor
+                engine, project="spark-stack", stack=stack, preview=not engine.have_run, monitor=monitor
             )
 
             def main() -> pulumi.Output[None]:
@@ -247,6 +246,10 @@ class Runner:
         return str(caught.value).splitlines(), engine
 
 
+def resolved(target: Target, **changed: Any) -> tuple[Target, Resolved]:
+    return target, Resolved(target.host, "ops", 22, [], [], **changed)
+
+
 @pytest.fixture(scope="session")
 def run_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     """The program on this machine, whose ssh program and keys are never asked."""
@@ -254,7 +257,7 @@ def run_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     (folder / ".lab").mkdir()
     (folder / ".lab/runtime-image.digest").write_text(DIGEST + "\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(target, "resolve", lambda target: Resolved(target.host, "ops", 22, [], []))
+        patch.setattr(program, "resolve_nodes", lambda cluster: [*map(resolved, targets_of(cluster))])
         patch.setattr(remote, "key_file", lambda resolved: None)
         patch.setattr(remote, "host_key", lambda resolved: f"ssh-ed25519 AAAA-{resolved.host}")
         loop = asyncio.new_event_loop()
@@ -283,5 +286,5 @@ def secretive(run_program: Runner) -> Engine:
 @pytest.fixture
 def engine(stack: str, request: pytest.FixtureRequest) -> Engine:
     """The stack that a test's parameter names, as shipped."""
-    found: Engine = request.getfixturevalue(stack)
-    return found
+    shipped_engine: Engine = request.getfixturevalue(stack)
+    return shipped_engine

@@ -5,9 +5,8 @@ from typing import Any
 import pulumi
 import pytest
 
-from components import remote
+from components import program, remote
 from components.facts import preflight
-from components.ssh import target
 from components.ssh.target import SshError
 from tests.program.conftest import Engine, Runner
 
@@ -20,7 +19,7 @@ def nobody(*_: object) -> Any:
 def off(run_program: Runner) -> Engine:
     """The lab's stack where neither ssh's configuration, nor a key, nor a known host is there."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(target, "resolve", nobody)
+        patch.setattr(program, "resolve_nodes", nobody)
         patch.setattr(remote, "key_file", nobody)
         patch.setattr(remote, "host_key", nobody)
         patch.setattr(pulumi.runtime, "is_dry_run", lambda: True)
@@ -28,7 +27,7 @@ def off(run_program: Runner) -> Engine:
 
 
 def test_the_whole_program_is_declared_without_a_node_and_says_what_it_knows(off: Engine, dev: Engine):
-    assert [item.name for item in off.resources if item.name not in {known.name for known in dev.resources}] == []
+    assert [item.name for item in off.resources if item.name not in {other.name for other in dev.resources}] == []
     assert len(off.resources) == len(dev.resources)
     assert off.said == [("warning", "facts: off: this preview knows the stack file and the state, not the nodes")]
 
@@ -72,7 +71,7 @@ def test_settings_are_judged_all_the_same(run_program: Runner, monkeypatch: pyte
 def test_with_facts_a_node_that_ssh_does_not_know_stops_the_preview(
     run_program: Runner, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(target, "resolve", nobody)
+    monkeypatch.setattr(program, "resolve_nodes", nobody)
     assert run_program.refused("dev")[0] == ["this machine knows no node"]
 
 

@@ -89,6 +89,6 @@ def test_a_server_that_does_not_answer_is_made_and_proven_again_and_no_rank_is_t
     documents[1]["nfs"] = {"refused": "Connection refused"}
     engine = run_program("dev", nfs, documents=documents)
     for name in ("head-nfs-export", "worker-checkpoint"):
-        [words] = engine.one(name).inputs["triggers"]
-        assert "the head's NFS server does not answer it (Connection refused)" in words
+        [trigger] = engine.one(name).inputs["triggers"]
+        assert "the head's NFS server does not answer it (Connection refused)" in trigger
     assert "triggers" not in engine.one("head-checkpoint-job").inputs

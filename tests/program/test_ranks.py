@@ -171,11 +171,13 @@ def test_a_resolved_index_is_no_part_of_the_container(dev: Engine):
     assert all("NCCL_IB_GID_INDEX" not in rank.env for rank in dev.ranks)
 
 
-@pytest.mark.parametrize(("gid_index", "found"), [("unset", None), (3, "3")])
-def test_any_other_mode_never_takes_over_the_looked_up_index(gid_index: object, found: str | None, run_program: Runner):
+@pytest.mark.parametrize(("gid_index", "in_env"), [("unset", None), (3, "3")])
+def test_any_other_mode_never_takes_over_the_looked_up_index(
+    gid_index: object, in_env: str | None, run_program: Runner
+):
     documents = [document(1, 3, arch="x86_64"), document(2, 3, arch="x86_64")]
     engine = run_program("dev", lambda cluster: cluster.update(fabric={"gid_index": gid_index}), documents=documents)
-    assert [rank.env.get("NCCL_IB_GID_INDEX") for rank in engine.ranks] == [found] * 2
+    assert [rank.env.get("NCCL_IB_GID_INDEX") for rank in engine.ranks] == [in_env] * 2
 
 
 def test_the_lookup_runs_again_after_a_boot_and_when_the_table_moved(dev: Engine, run_program: Runner):

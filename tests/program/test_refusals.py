@@ -1,4 +1,4 @@
-"""What stops the program before its first resource: everything that is wrong, in words."""
+"""What stops the program before its first resource: everything that is wrong, at once."""
 
 from typing import Any
 

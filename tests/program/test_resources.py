@@ -33,10 +33,10 @@ REMOTE = "command:remote:Command"
 @BOTH
 def test_the_shipped_stack_declares_these_resources_and_no_others(engine: Engine, stack: str):
     patched = ["head-patches", "worker-patches"] if stack == "example" else []
-    found = sorted(
+    declared = sorted(
         (item.kind.split(":")[-1], item.name) for item in engine.declared if item.kind != "pulumi:pulumi:Stack"
     )
-    assert found == sorted(
+    assert declared == sorted(
         [
             *(("Node", role) for role in ("head", "worker")),
             *(("docker", role) for role in ("head", "worker")),
@@ -78,8 +78,8 @@ def test_a_script_goes_to_its_node_on_stdin_under_a_limit(name: str, script: str
 @BOTH
 def test_our_folder_is_new_only_where_the_state_knows_none_and_goes_with_the_stack(engine: Engine):
     inputs = engine.one("worker-folder").inputs
-    said = {verb: json.loads(shlex.split(inputs[verb])[-1]) for verb in ("create", "update", "delete")}
-    assert [(verb, words["action"], words["new"]) for verb, words in said.items()] == [
+    asked = {verb: json.loads(shlex.split(inputs[verb])[-1]) for verb in ("create", "update", "delete")}
+    assert [(verb, inputs["action"], inputs["new"]) for verb, inputs in asked.items()] == [
         ("create", "make", True),
         ("update", "make", False),
         ("delete", "remove", False),
@@ -89,14 +89,14 @@ def test_our_folder_is_new_only_where_the_state_knows_none_and_goes_with_the_sta
 @BOTH
 def test_a_connection_checks_the_host_key_and_tries_once(engine: Engine):
     hosts = {"dev": ("lab-head", "lab-worker"), "example": ("spark-a.example.net", "spark-b.example.net")}
-    seen = set()
+    reached = set()
     for item in engine.of_kind(REMOTE):
         connection = item.inputs["connection"]
-        seen.add(connection["host"])
+        reached.add(connection["host"])
         assert connection["hostKey"] == f"ssh-ed25519 AAAA-{connection['host']}"
         assert (connection["user"], connection["dialErrorLimit"], connection["perDialTimeout"]) == ("ops", 1, 20)
         assert "privateKey" not in connection, "an agent's key is nobody's to store"
-    assert seen in [set(pair) for pair in hosts.values()]
+    assert reached in [set(pair) for pair in hosts.values()]
 
 
 @BOTH
@@ -116,8 +116,8 @@ def test_what_undoes_itself_on_removal_is_removed_before_it_is_made_anew(engine:
 @BOTH
 def test_the_docker_provider_uses_the_ssh_program_without_a_prompt(engine: Engine):
     for provider in engine.of_kind("pulumi:providers:docker"):
-        words = json.loads(provider.inputs["sshOpts"])
-        assert {"BatchMode=yes", "StrictHostKeyChecking=yes", "ControlMaster=auto", "ConnectTimeout=8"} <= set(words)
+        options = json.loads(provider.inputs["sshOpts"])
+        assert {"BatchMode=yes", "StrictHostKeyChecking=yes", "ControlMaster=auto", "ConnectTimeout=8"} <= set(options)
 
 
 def test_the_docker_provider_of_a_node_is_the_nodes_own(dev: Engine, example: Engine):
@@ -223,7 +223,7 @@ def test_an_address_that_is_bound_reaches_output_probe_and_health_check(run_prog
 
 
 def test_a_first_preview_shows_every_resource_with_nothing_known_of_the_nodes(run_program: Runner):
-    engine = run_program("dev", engine=Engine(known=False))
+    engine = run_program("dev", engine=Engine(have_run=False))
     assert [item.name for item in (*engine.ranks, engine.one("ready"))] == ["head-engine", "worker-engine", "ready"]
 
 
@@ -248,7 +248,7 @@ def test_what_the_facts_miss_is_a_trigger_in_words_where_it_is_mended(run_progra
     )
     engine = run_program("dev", documents=documents)
     lacks = "worker mirrors 41.0 MiB from head: model-00007-of-00048.safetensors is missing and 1 more"
-    words = {
+    reasons = {
         # the head's job offers what the worker lacks
         "head-checkpoint-job": f"{lacks} (after no job yet)",
         "worker-checkpoint-job": f"{lacks} (after no job yet)",
@@ -261,8 +261,8 @@ def test_what_the_facts_miss_is_a_trigger_in_words_where_it_is_mended(run_progra
     for name in SCRIPTS:
         command = engine.one(name)
         triggered = [trigger.split(" (generation ")[0] for trigger in command.inputs.get("triggers", [])]
-        assert triggered == ([words[name]] if name in words else []), name
-        assert ("triggers" in command.request.ignoreChanges) == (name not in words), name
+        assert triggered == ([reasons[name]] if name in reasons else []), name
+        assert ("triggers" in command.request.ignoreChanges) == (name not in reasons), name
 
 
 @pytest.mark.parametrize(("state", "again"), [("running", False), ("failed", True), ("done", True)])

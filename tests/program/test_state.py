@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from components import remote
+from components import program, remote
 from components.settings.base import PROJECT_DIR
-from components.ssh.target import Resolved, SshError, Target
-from tests.program.conftest import API_KEY, FOLDER, HF_TOKEN, Declared, Engine, Runner, plain, public
+from components.ssh.target import Resolved, SshError, Target, targets_of
+from tests.program.conftest import API_KEY, FOLDER, HF_TOKEN, Declared, Engine, Runner, plain, public, resolved
 
 PRIVATE = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\n-----END OPENSSH PRIVATE KEY-----\n"
 
@@ -18,13 +18,13 @@ def text(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
 
-def holders(engine: Engine, words: str, shown: Any = plain) -> set[tuple[str, str]]:
-    """(resource, input) pairs whose value holds the words."""
+def holders(engine: Engine, needle: str, shown: Any = plain) -> set[tuple[str, str]]:
+    """(resource, input) pairs whose value holds the text."""
     return {
         (item.name, name)
         for item in engine.declared
         for name, value in item.raw.items()
-        if json.dumps(words)[1:-1] in text(shown(value))
+        if json.dumps(needle)[1:-1] in text(shown(value))
     }
 
 
@@ -114,9 +114,9 @@ def test_a_key_file_is_stored_as_a_secret_and_an_agents_key_not_at_all(
 
 
 def test_a_jump_host_is_checked_and_reached_like_a_node(run_program: Runner, monkeypatch: pytest.MonkeyPatch):
+    jump = "jump@bastion.example.net:2200"
     monkeypatch.setattr(
-        "components.ssh.target.resolve",
-        lambda target: Resolved(target.host, "ops", 22, [], [], proxy_jump="jump@bastion.example.net:2200"),
+        program, "resolve_nodes", lambda cluster: [resolved(each, proxy_jump=jump) for each in targets_of(cluster)]
     )
     monkeypatch.setattr(remote, "resolve", lambda target: Resolved(target.host, target.user, target.port, [], []))
     for item in commands(run_program("dev")):

@@ -96,8 +96,8 @@ def on_text_model(argv: list[str]) -> list[str]:
         "48": "40",
     }
     images = argv.index("--limit-mm-per-prompt")
-    words = [other.get(word, word) for word in argv[:images] + argv[images + 2 :]]
-    return [word.replace('"num_speculative_tokens":6', '"num_speculative_tokens":5') for word in words]
+    text_argv = [other.get(word, word) for word in argv[:images] + argv[images + 2 :]]
+    return [word.replace('"num_speculative_tokens":6', '"num_speculative_tokens":5') for word in text_argv]
 
 
 TEXT_HEAD = on_text_model(VISION_HEAD)

@@ -97,10 +97,10 @@ def test_it_runs_in_the_projects_python_from_any_folder_and_through_a_link(tmp_p
     link.symlink_to(SPARK)
     other = str(Path(sys.base_prefix) / "bin" / "python3")
     (tmp_path / "else.yaml").write_text(f"config: {{'spark-stack:cluster': {json.dumps(raw())}}}")
-    words = ["render", "--stack", "dev", "--config-file", "else.yaml", "--rank", "1", "--json"]
+    arguments = ["render", "--stack", "dev", "--config-file", "else.yaml", "--rank", "1", "--json"]
     for argv in ([str(link)], [other, "-S", os.path.relpath(SPARK, tmp_path)]):
         done = subprocess.run(
-            [*argv, *words], cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=60
+            [*argv, *arguments], cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=60
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert json.loads(done.stdout)["argv"] == TEXT_WORKER

@@ -20,7 +20,7 @@ HEAD, WORKER = 0, 1
 Node = dict[str, Any]
 
 
-def found(
+def judge(
     change: Callable[[Node], object] = lambda node: None,
     on: int = WORKER,
     stack: Mapping[str, Any] | None = None,

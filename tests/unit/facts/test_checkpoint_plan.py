@@ -39,9 +39,9 @@ def test_a_whole_pair_has_nothing_to_say():
 
 def test_another_revision_says_what_stays_behind():
     moved = {**NO_SNAPSHOT, "revisions": [OLD]}
-    found = lines(VISION, pair(moved, {}))
-    assert "head downloads up to 156.3 GiB: it has revision 00000000 so far" in found[0]
-    assert found[1] == "checkpoint: head keeps revision 00000000 until scripts/spark prune removes it"
+    shown = lines(VISION, pair(moved, {}))
+    assert "head downloads up to 156.3 GiB: it has revision 00000000 so far" in shown[0]
+    assert shown[1] == "checkpoint: head keeps revision 00000000 until scripts/spark prune removes it"
 
 
 # --- counted by the list of files ---
@@ -62,9 +62,9 @@ def counted(head: dict[str, Any], worker: dict[str, Any]) -> list[str]:
 def test_what_another_revision_has_too_is_not_counted_as_missing():
     """A new revision moves a few GiB, not 155; a blob with two names is one blob."""
     moved = {**NO_SNAPSHOT, "revisions": [OLD], "sizes": {"a" * 64: 100 * GIB, "f" * 64: 9}}
-    found = counted(moved, {**moved, "sizes": {}})
-    assert "head downloads 50.0 GiB: it has revision 00000000 so far" in found[0]
-    assert "worker mirrors 150.0 GiB from head: it has revision 00000000 so far" in found[2]
+    shown = counted(moved, {**moved, "sizes": {}})
+    assert "head downloads 50.0 GiB: it has revision 00000000 so far" in shown[0]
+    assert "worker mirrors 150.0 GiB from head: it has revision 00000000 so far" in shown[2]
 
 
 @pytest.mark.parametrize("name", ["a" * 64, "model-1.safetensors"])
@@ -78,8 +78,8 @@ def test_a_file_is_here_by_its_blob_or_by_its_path_and_only_in_its_whole_length(
 def test_a_download_that_was_cut_is_begun_anew_in_the_room_that_it_takes():
     gaps = {"gaps": ["model-1.safetensors is missing"]}
     partial = {f"{'a' * 64}.1234abcd.incomplete": 30 * GIB, f"{'f' * 64}.1234abcd.incomplete": 7 * GIB}
-    found = counted({}, {**gaps, "sizes": {"b" * 64: 50 * GIB, "c" * 40: 1500, **partial}})
-    assert "worker mirrors 70.0 GiB from head" in found[0]
+    shown = counted({}, {**gaps, "sizes": {"b" * 64: 50 * GIB, "c" * 40: 1500, **partial}})
+    assert "worker mirrors 70.0 GiB from head" in shown[0]
 
 
 def test_where_every_byte_is_here_only_the_proof_lacks():
@@ -123,12 +123,12 @@ def test_a_copy_that_has_changed_is_proven_again():
 def test_another_attempt_is_another_reason_to_run_a_step():
     def trigger(job: dict[str, Any] | None) -> str:
         [head, _] = pair(NO_SNAPSHOT, {}, job=job)
-        found = need(VISION, 0, head)
-        assert found
-        return found.trigger
+        lacking = need(VISION, 0, head)
+        assert lacking
+        return lacking.trigger
 
-    words = [trigger(job) for job in (None, {"id": "a1", "state": "failed"}, {"id": "b2", "state": "failed"})]
-    assert len(set(words)) == 3
+    triggers = [trigger(job) for job in (None, {"id": "a1", "state": "failed"}, {"id": "b2", "state": "failed"})]
+    assert len(set(triggers)) == 3
 
 
 def test_a_worker_that_reads_over_nfs_needs_the_server_and_no_bytes():
@@ -143,16 +143,16 @@ def test_a_worker_that_reads_over_nfs_needs_the_server_and_no_bytes():
 
 def test_a_move_to_nfs_says_that_the_workers_copy_stays():
     stack = cluster("vision-exp", {"checkpoint": {"mode": "nfs"}})
-    found = lines(stack, pair({}, {}, nfs={"refused": "Connection refused"}))
-    assert found[1] == "checkpoint: worker keeps a copy of its own, 156.0 GiB, until scripts/spark prune removes it"
+    shown = lines(stack, pair({}, {}, nfs={"refused": "Connection refused"}))
+    assert shown[1] == "checkpoint: worker keeps a copy of its own, 156.0 GiB, until scripts/spark prune removes it"
 
 
 def test_a_server_that_stops_twice_is_two_reasons():
     stack = cluster("vision-exp", {"checkpoint": {"mode": "nfs"}})
-    found = set()
+    triggers = set()
     for second in (1, 2):
         [_, worker] = pair({}, NO_SNAPSHOT, nfs={"refused": "timed out"}, read_at=f"2026-11-30 12:00:0{second}")
         lacking = need(stack, 1, worker)
         assert lacking
-        found.add(lacking.trigger)
-    assert len(found) == 2
+        triggers.add(lacking.trigger)
+    assert len(triggers) == 2

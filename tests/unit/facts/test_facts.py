@@ -22,8 +22,8 @@ def printed(value: object) -> str:
 
 
 def test_what_a_login_prints_around_the_document_does_not_matter():
-    found = parse(f"Welcome to DGX Spark\n{printed(document(1, 3))}logout\n")
-    assert (found.boot_id, found.kernel) == ("boot-1", "6.17.0-1032-nvidia")
+    facts = parse(f"Welcome to DGX Spark\n{printed(document(1, 3))}logout\n")
+    assert (facts.boot_id, facts.kernel) == ("boot-1", "6.17.0-1032-nvidia")
 
 
 def test_a_newer_document_with_more_in_it_is_taken():
@@ -40,8 +40,8 @@ def test_anything_but_a_document_is_refused(text: str):
 
 def test_a_document_of_failed_probes_is_a_document():
     bare = dict.fromkeys(document(1, 3)) | {"problems": [{"probe": "gpu", "error": "nvidia-smi is not on PATH"}]}
-    found = parse(printed({key: value for key, value in bare.items()}))
-    assert found.problems[0].probe == "gpu" and found.containers is None
+    facts = parse(printed({key: value for key, value in bare.items()}))
+    assert facts.problems[0].probe == "gpu" and facts.containers is None
 
 
 def test_the_facts_decide_the_gid_index_as_the_node_itself_would():
@@ -67,8 +67,8 @@ def test_a_rank_is_found_by_its_labels_and_by_nothing_else():
 
 def test_how_a_rank_ended_is_kept():
     dead = rank_container("dev", 1, running=False, exit_code=137, oom_killed=True, error=None)
-    found = typed({**document(2, 6), "containers": [dead]}).live_rank("dev", 1, "worker")
-    assert found and (found.running, found.exit_code, found.oom_killed, found.error) == (False, 137, True, "")
+    rank = typed({**document(2, 6), "containers": [dead]}).live_rank("dev", 1, "worker")
+    assert rank and (rank.running, rank.exit_code, rank.oom_killed, rank.error) == (False, 137, True, "")
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,9 @@ def test_what_is_missing_of_a_checkpoint_is_said_in_words(checkpoint: object, ga
     ],
 )
 def test_what_is_missing_of_folder_and_image_is_said_in_words(facts: dict[str, Any], gap: str | None):
-    found = typed({**document(1, 3), **facts})
-    assert found.image_gap() == gap
-    assert found.folder_gap() == (gap if facts.get("folder") is False else None)
+    node = typed({**document(1, 3), **facts})
+    assert node.image_gap() == gap
+    assert node.folder_gap() == (gap if facts.get("folder") is False else None)
 
 
 def test_each_node_is_asked_about_what_its_own_rank_needs():
@@ -141,8 +141,8 @@ def reader(**answers: str | Exception):
 
 def test_the_facts_come_in_rank_order():
     texts = [printed(item) for item in healthy()]
-    found = gather(cluster(), TARGETS, "dev", reader(spark_a=texts[0], spark_b=texts[1]))
-    assert [item.boot_id for item in found] == ["boot-1", "boot-2"]
+    facts = gather(cluster(), TARGETS, "dev", reader(spark_a=texts[0], spark_b=texts[1]))
+    assert [item.boot_id for item in facts] == ["boot-1", "boot-2"]
 
 
 def test_every_node_that_cannot_be_read_has_a_line_and_the_way_to_preview_without():

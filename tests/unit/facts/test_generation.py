@@ -48,10 +48,10 @@ BROKEN: list[tuple[list[LiveRank | None], str]] = [
 
 @pytest.mark.parametrize(("live", "reason"), BROKEN, ids=[reason for _, reason in BROKEN])
 def test_anything_but_a_whole_pair_starts_anew_with_its_reason(live: list[LiveRank | None], reason: str):
-    found = decide(live, ROLES, SPEC)
-    assert found.reason == reason
-    assert re.fullmatch(r"[0-9a-f]{8}", found.name)
-    assert found.name not in [rank.generation for rank in live if rank]
+    generation = decide(live, ROLES, SPEC)
+    assert generation.reason == reason
+    assert re.fullmatch(r"[0-9a-f]{8}", generation.name)
+    assert generation.name not in [rank.generation for rank in live if rank]
 
 
 def test_every_new_generation_has_another_name():
@@ -60,8 +60,8 @@ def test_every_new_generation_has_another_name():
 
 def test_a_third_rank_counts_as_much_as_the_others():
     third = LiveRank("worker2", running=False, generation="aaaa1111", spec=SPEC, exit_code=1)
-    found = decide([HEAD, WORKER, third], [*ROLES, "worker2"], SPEC)
-    assert found.reason == "worker2's rank ended with exit code 1"
+    generation = decide([HEAD, WORKER, third], [*ROLES, "worker2"], SPEC)
+    assert generation.reason == "worker2's rank ended with exit code 1"
 
 
 @pytest.mark.parametrize(

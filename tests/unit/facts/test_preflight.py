@@ -7,13 +7,13 @@ import pytest
 
 from components.facts.preflight import PreflightError, check, findings
 from tests.program.pair import healthy, typed
-from tests.unit.facts.judged import GIB_KB, HEAD, NODES, WORKER, Node, found, gpu, listener, one, texts
+from tests.unit.facts.judged import GIB_KB, HEAD, NODES, WORKER, Node, gpu, judge, listener, one, texts
 from tests.unit.stacks import cluster
 
 
 def test_a_healthy_pair_has_no_finding():
-    assert found() == []
-    assert found(profile="dspark", stack={"checkpoint": {"revision": "a" * 40}}) == []
+    assert judge() == []
+    assert judge(profile="dspark", stack={"checkpoint": {"revision": "a" * 40}}) == []
 
 
 def test_without_facts_only_the_settings_are_judged():
@@ -44,20 +44,20 @@ def test_without_facts_only_the_settings_are_judged():
 )
 def test_docker_that_cannot_be_used_says_which_of_three_ways_out(docker: object, text: str):
     closed = {"docker": docker, "containers": None, "image": None}
-    assert texts(found(lambda node: node.update(closed))) == [text]
+    assert texts(judge(lambda node: node.update(closed))) == [text]
 
 
 def test_containers_that_could_not_be_read_stop_the_stack():
     """Else a pair that serves would look like none, and be replaced."""
     unread = {"containers": None, "problems": [{"probe": "containers", "error": "timed out"}]}
-    said = found(lambda node: node.update(unread))
+    said = judge(lambda node: node.update(unread))
     assert texts(said) == ["worker: the containers could not be read, so what runs there is unknown: try again"]
     assert texts(said, "warning") == ["worker: could not read containers: timed out"]
 
 
 @pytest.mark.parametrize(("version", "refused"), [("1.44", True), ("1.45", False), ("1.100", False)])
 def test_docker_must_know_the_mounts_that_ranks_use(version: str, refused: bool):
-    said = texts(found(lambda node: node["docker"].update(api_version=version)))
+    said = texts(judge(lambda node: node["docker"].update(api_version=version)))
     assert said == (
         [f"worker: Docker speaks API {version}, but ranks need 1.45 for their mounts: update Docker"] * refused
     )
@@ -79,11 +79,11 @@ def test_docker_must_know_the_mounts_that_ranks_use(version: str, refused: bool)
     ],
 )
 def test_nodes_that_differ_are_a_warning_side_by_side(change: dict[str, Any], text: str):
-    assert one(found(lambda node: node.update(change)), "warning") == text
+    assert one(judge(lambda node: node.update(change)), "warning") == text
 
 
 def test_a_docker_of_another_version_or_storage_is_a_warning():
-    said = texts(found(lambda node: node["docker"].update(version="29.0.1", storage_driver="overlayfs")), "warning")
+    said = texts(judge(lambda node: node["docker"].update(version="29.0.1", storage_driver="overlayfs")), "warning")
     assert said == [
         "nodes: Docker differs (head 28.5.2, worker 29.0.1): update them together",
         "nodes: storage driver differs (head overlay2, worker overlayfs): update them together",
@@ -94,13 +94,13 @@ def test_what_an_image_bakes_in_is_news_only_where_no_rank_sets_it():
     def baked(node: Node) -> None:
         node["image"]["env"] = ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "VLLM_HOST_IP", "NCCL_ALGO"]
 
-    assert one(found(baked), "warning") == (
+    assert one(judge(baked), "warning") == (
         "worker: the image itself sets NCCL_ALGO: override it in fabric.nccl unless you want its value"
     )
 
 
 def test_a_probe_that_failed_is_a_warning():
-    text = one(found(lambda node: node.update(problems=[{"probe": "gpu", "error": "no nvidia-smi"}])), "warning")
+    text = one(judge(lambda node: node.update(problems=[{"probe": "gpu", "error": "no nvidia-smi"}])), "warning")
     assert text == "worker: could not read gpu: no nvidia-smi"
 
 
@@ -114,18 +114,18 @@ ALLOWED: list[tuple[str, Callable[[Node], object]]] = [
 
 @pytest.mark.parametrize(("rule", "change"), ALLOWED, ids=[rule for rule, _ in ALLOWED])
 def test_a_rule_that_the_stack_allows_warns_instead(rule: str, change: Callable[[Node], object]):
-    refused, allowed = one(found(change)), one(found(change, stack={"allow": [rule]}), "warning")
+    refused, allowed = one(judge(change)), one(judge(change, stack={"allow": [rule]}), "warning")
     assert allowed == f"{refused} (allowed by this stack)"
 
 
 def test_a_high_share_of_memory_can_be_allowed():
     stack = {"allow": ["high_utilization"], "engine": {"gpu_memory_utilization": 0.87}}
-    assert "allowed by this stack" in one(found(stack=stack), "warning")
+    assert "allowed by this stack" in one(judge(stack=stack), "warning")
 
 
 def test_allowing_one_rule_allows_no_other():
     change = dict(ALLOWED)["kernel"]
-    assert texts(found(change, stack={"allow": ["memory", "foreign_gpu"]}))
+    assert texts(judge(change, stack={"allow": ["memory", "foreign_gpu"]}))
 
 
 def test_every_error_of_both_nodes_is_told_at_once_and_every_warning_before():

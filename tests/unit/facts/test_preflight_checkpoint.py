@@ -6,7 +6,7 @@ import pytest
 
 from components.facts.preflight import findings
 from tests.program.pair import healthy, typed
-from tests.unit.facts.judged import GIB, HEAD, NODES, Node, found, one
+from tests.unit.facts.judged import GIB, HEAD, NODES, Node, judge, one
 from tests.unit.stacks import cluster
 
 # --- disk ---
@@ -19,7 +19,7 @@ def checkpoint(node: Node, gaps: list[str], present_gib: float, free_gib: float)
 
 def test_a_checkpoint_that_does_not_fit_shows_what_lacks_and_what_is_free():
     """Other recipes check only that the disk has room for a whole copy, or nothing at all."""
-    text = one(found(lambda node: checkpoint(node, ["there is no snapshot"], 0, 100)))
+    text = one(judge(lambda node: checkpoint(node, ["there is no snapshot"], 0, 100)))
     assert text == (
         "worker: the checkpoint lacks 156.3 GiB on this node, and /raid/hf has 100.0 GiB free, of which 5.0 GiB must "
         "stay free: make room (scripts/spark prune lists what is removable), or set hf_cache to a larger disk"
@@ -27,14 +27,14 @@ def test_a_checkpoint_that_does_not_fit_shows_what_lacks_and_what_is_free():
 
 
 def test_a_whole_checkpoint_needs_no_room():
-    assert found(lambda node: checkpoint(node, [], 156.3, 147)) == []
-    assert found(lambda node: checkpoint(node, [], 156.3, 0)) == []
+    assert judge(lambda node: checkpoint(node, [], 156.3, 147)) == []
+    assert judge(lambda node: checkpoint(node, [], 156.3, 0)) == []
 
 
 def test_only_what_is_missing_of_a_checkpoint_needs_room():
     half = ["model-00048-of-00048.safetensors is missing"]
-    assert found(lambda node: checkpoint(node, half, 150, 12)) == []
-    assert "lacks 6.3 GiB" in one(found(lambda node: checkpoint(node, half, 150, 11)))
+    assert judge(lambda node: checkpoint(node, half, 150, 12)) == []
+    assert "lacks 6.3 GiB" in one(judge(lambda node: checkpoint(node, half, 150, 11)))
 
 
 def test_a_checkpoint_that_could_not_be_read_counts_as_missing():
@@ -42,18 +42,18 @@ def test_a_checkpoint_that_could_not_be_read_counts_as_missing():
         checkpoint(node, [], 0, 100)
         node["checkpoint"] = None
 
-    assert "lacks 156.3 GiB" in one(found(unread))
+    assert "lacks 156.3 GiB" in one(judge(unread))
 
 
 def test_a_cache_that_the_user_may_not_write_is_refused_by_the_folder():
-    text = one(found(lambda node: node["disk"]["hf_cache"].update(unwritable="/raid")))
+    text = one(judge(lambda node: node["disk"]["hf_cache"].update(unwritable="/raid")))
     assert text == "worker: ops cannot write to /raid: chown it, or set hf_cache"
 
 
 def test_a_disk_that_could_not_be_read_stops_the_stack():
     text = "worker: the disk of the Hugging Face cache could not be read"
-    assert one(found(lambda node: node.update(disk=None))) == text
-    assert one(found(lambda node: node["disk"].update(hf_cache=None))) == text
+    assert one(judge(lambda node: node.update(disk=None))) == text
+    assert one(judge(lambda node: node["disk"].update(hf_cache=None))) == text
 
 
 def test_an_image_that_does_not_fit_is_refused_by_dockers_own_disk():
@@ -63,34 +63,34 @@ def test_an_image_that_does_not_fit_is_refused_by_dockers_own_disk():
         node["image"]["present"] = False
         node["disk"]["docker_root"].update(path="/data/docker", free_bytes=10 * GIB)
 
-    text = one(found(full))
+    text = one(judge(full))
     assert "/data/docker has 10.0 GiB free" in text and "about 25 GiB" in text
 
 
 def test_a_models_folder_of_root_is_no_reason_to_stop_since_the_step_mends_it():
     """Other recipes download as root, which leaves files of root in the user's cache."""
     folder = "/home/ops/.cache/huggingface/hub/models--deepseek-ai--DeepSeek-V4-Flash-Vision-Exp/blobs"
-    text = one(found(lambda node: node["disk"]["hf_cache"].update(unwritable=folder)), "warning")
+    text = one(judge(lambda node: node["disk"]["hf_cache"].update(unwritable=folder)), "warning")
     assert text == f"worker: {folder} belongs to another user: the checkpoint's step will give it to ops"
 
 
 def test_a_worker_that_reads_the_heads_copy_needs_no_room():
     reading = {"checkpoint": {"mode": "nfs"}}
-    assert found(lambda node: checkpoint(node, ["there is no snapshot"], 0, 1), stack=reading) == []
-    assert "lacks" in one(found(lambda node: checkpoint(node, ["there is no snapshot"], 0, 1), on=HEAD, stack=reading))
+    assert judge(lambda node: checkpoint(node, ["there is no snapshot"], 0, 1), stack=reading) == []
+    assert "lacks" in one(judge(lambda node: checkpoint(node, ["there is no snapshot"], 0, 1), on=HEAD, stack=reading))
 
 
 def test_a_models_folder_that_leads_out_of_the_cache_is_refused_before_a_container_finds_nothing():
-    text = one(found(lambda node: node["checkpoint"].update(outside="/raid/models--owner--name")))
+    text = one(judge(lambda node: node["checkpoint"].update(outside="/raid/models--owner--name")))
     assert "is a link to /raid/models--owner--name, outside the cache, where no container can follow it" in text
 
 
 # --- the hub ---
 
 
-def hub(status: int | None, words: str = "no") -> Callable[[Node], object]:
+def hub(status: int | None, reason: str = "no") -> Callable[[Node], object]:
     return lambda node: node["checkpoint"].update(
-        gaps=["there is no snapshot"], hub_error={"status": status, "words": words}
+        gaps=["there is no snapshot"], hub_error={"status": status, "words": reason}
     )
 
 
@@ -110,11 +110,11 @@ def hub(status: int | None, words: str = "no") -> Callable[[Node], object]:
     ],
 )
 def test_a_hub_that_will_not_give_the_rest_stops_before_anything_changes(status: int | None, text: str):
-    assert text in one(found(hub(status), on=HEAD))
+    assert text in one(judge(hub(status), on=HEAD))
 
 
 def test_a_hub_in_trouble_is_waited_for_and_a_closed_one_is_the_tokens_matter():
-    assert "answers with status 503" in one(found(hub(503), on=HEAD), "warning")
+    assert "answers with status 503" in one(judge(hub(503), on=HEAD), "warning")
     documents = healthy()
     hub(401)(documents[HEAD])
     stack = cluster("vision-exp", NODES)
@@ -131,4 +131,4 @@ def test_a_job_that_is_at_it_needs_no_answer_now_and_one_that_failed_does(state:
         node["containers"] = [{"id": "1", "name": "spark-dev-checkpoint", "labels": job, "running": True, "vllm": True}]
         node["job"] = {"id": "a1", "state": state} if state else None
 
-    assert len(found(working, on=HEAD)) == rules
+    assert len(judge(working, on=HEAD)) == rules

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.program.pair import rank_container
-from tests.unit.facts.judged import HEAD, Node, found, gpu, listener, one, texts
+from tests.unit.facts.judged import HEAD, Node, gpu, judge, listener, one, texts
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ from tests.unit.facts.judged import HEAD, Node, found, gpu, listener, one, texts
     ids=["process", "container", "another-user", "another-stack"],
 )
 def test_a_foreign_holder_of_a_port_is_named(held: dict[str, Any], text: str):
-    assert one(found(lambda node: node.update(listeners=[held]), on=HEAD)) == text
+    assert one(judge(lambda node: node.update(listeners=[held]), on=HEAD)) == text
 
 
 @pytest.mark.parametrize("seen_as", ["spark-dev-rank0", None], ids=["by-root", "by-a-user"])
@@ -42,7 +42,7 @@ def test_ports_of_our_own_running_rank_are_no_finding(seen_as: str | None):
         node["containers"] = [rank_container("dev", 0)]
         node["listeners"] = [listener(8888, container=seen_as), listener(25000, container=seen_as)]
 
-    assert found(serving, on=HEAD) == []
+    assert judge(serving, on=HEAD) == []
 
 
 def test_a_dead_rank_of_ours_explains_no_port():
@@ -50,7 +50,7 @@ def test_a_dead_rank_of_ours_explains_no_port():
         node["containers"] = [rank_container("dev", 0, running=False)]
         node["listeners"] = [listener(8888)]
 
-    assert "another user" in one(found(dead, on=HEAD))
+    assert "another user" in one(judge(dead, on=HEAD))
 
 
 def test_a_process_with_a_name_holds_a_port_also_beside_our_rank():
@@ -58,12 +58,12 @@ def test_a_process_with_a_name_holds_a_port_also_beside_our_rank():
         node["containers"] = [rank_container("dev", 0)]
         node["listeners"] = [listener(8888, pid=71, process="nginx")]
 
-    assert "held by nginx" in one(found(both, on=HEAD))
+    assert "held by nginx" in one(judge(both, on=HEAD))
 
 
 def test_a_container_of_our_name_without_our_label_is_not_ours_to_replace():
     squatter = {**rank_container("dev", 1), "labels": {}, "running": False}
-    assert one(found(lambda node: node.update(containers=[squatter]))) == (
+    assert one(judge(lambda node: node.update(containers=[squatter]))) == (
         "worker: container spark-dev-rank1 exists without our label, so it is not ours to replace: rename or remove it"
     )
 
@@ -74,7 +74,7 @@ def test_a_foreign_container_on_the_gpu_is_refused_by_name_and_ours_is_not():
     idle = {**foreign, "name": "stopped", "running": False}
     plain = {**foreign, "name": "grafana", "gpu": False}
     mine = rank_container("dev", 1)
-    assert texts(found(lambda node: node.update(containers=[foreign, other, idle, plain, mine]))) == [
+    assert texts(judge(lambda node: node.update(containers=[foreign, other, idle, plain, mine]))) == [
         "worker: container ollama (not ours) holds the GPU's memory: stop it first",
         "worker: container spark-prod-rank1 (of stack prod) holds the GPU's memory: stop it first",
     ]
@@ -83,10 +83,10 @@ def test_a_foreign_container_on_the_gpu_is_refused_by_name_and_ours_is_not():
 def test_a_foreign_process_on_the_gpu_is_refused_by_name():
     """On either node, with the memory it holds where the driver tells."""
     app = {"pid": 99, "name": "python3", "used_mib": 4096, "container": None}
-    assert one(found(gpu(app), on=HEAD)) == (
+    assert one(judge(gpu(app), on=HEAD)) == (
         "head: process python3 (pid 99, 4,096 MiB) holds the GPU's memory: stop it first"
     )
-    assert one(found(gpu({**app, "used_mib": None}))) == (
+    assert one(judge(gpu({**app, "used_mib": None}))) == (
         "worker: process python3 (pid 99) holds the GPU's memory: stop it first"
     )
 
@@ -97,4 +97,4 @@ def test_our_own_rank_on_the_gpu_is_no_finding(container: str | None):
         node["containers"] = [rank_container("dev", 1)]
         gpu({"pid": 99, "name": "VLLM::Worker", "container": container})(node)
 
-    assert found(serving) == []
+    assert judge(serving) == []

@@ -191,11 +191,11 @@ SINGLE_MISTAKES: list[tuple[Mapping[str, Any], str]] = [
     ),
     *(
         (
-            engine(extra_args=words),
+            engine(extra_args=arguments),
             f"engine/extra_args: {flag} would show a secret to everyone on the node: "
             "use pulumi config set --secret api_key",
         )
-        for words, flag in (
+        for arguments, flag in (
             (["--api-key", "k"], "--api-key"),
             (["--api-key=k"], "--api-key"),
             (["--api_key", "k"], "--api-key"),

@@ -107,7 +107,7 @@ def test_a_script_that_ran_hands_back_its_stdout(recorder: Recorder):
 
 
 @pytest.mark.parametrize(
-    ("does", "words"),
+    ("does", "message"),
     [
         (
             "echo 'Warning: x' >&2; echo 'connect to host 203.0.113.7 port 22: No route to host' >&2; exit 255",
@@ -120,11 +120,11 @@ def test_a_script_that_ran_hands_back_its_stdout(recorder: Recorder):
         ("exit 127", "gid.lookup on lab-head ended with exit code 127: no reason given"),
     ],
 )
-def test_a_script_that_failed_names_node_and_step(does: str, words: str, recorder: Recorder):
+def test_a_script_that_failed_names_node_and_step(does: str, message: str, recorder: Recorder):
     recorder.answer("ssh", does)
     with pytest.raises(SshError) as caught:
         run_script(TARGET, RESOLVED, "gid.lookup", {}, timeout_s=7)
-    assert str(caught.value).startswith(words)
+    assert str(caught.value).startswith(message)
 
 
 def test_a_node_that_never_answers_is_given_up_and_named(monkeypatch: pytest.MonkeyPatch):

@@ -1,4 +1,4 @@
-"""What a POSIX shell makes of the lines we build: exactly our words, whatever is in them."""
+"""What a POSIX shell makes of the lines we build: exactly our arguments, whatever they contain."""
 
 import json
 import subprocess
@@ -24,10 +24,11 @@ def test_a_shell_hands_on_every_word_as_it_was():
 
 @examples(max_examples=15)
 @given(st.lists(WORDS, max_size=4))
-def test_any_words_survive_the_shell(words: list[str]):
-    line = command_line(["printf", "%s\\0", "", *words])
+def test_any_arguments_survive_the_shell(arguments: list[str]):
+    line = command_line(["printf", "%s\\0", "", *arguments])
     assert (
-        subprocess.run(["sh", "-c", line], capture_output=True, check=True).stdout.decode().split("\0")[1:-1] == words
+        subprocess.run(["sh", "-c", line], capture_output=True, check=True).stdout.decode().split("\0")[1:-1]
+        == arguments
     )
 
 

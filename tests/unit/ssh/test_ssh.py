@@ -87,13 +87,13 @@ def test_an_alias_of_the_ssh_configuration_is_what_the_ssh_program_makes_of_it(t
     """Port, user, identity and host key alias, without a connection."""
     config = tmp_path / "ssh_config"
     config.write_text(CONFIG)
-    found = resolve(Target("spark-b", config=config))
-    assert (found.host, found.user, found.port) == ("203.0.113.7", "ops", 2222)
-    assert found.identity_files == [Path("/keys/one"), Path("/keys/two")]
-    assert Path("/keys/known_hosts") in found.known_hosts_files
-    assert found.host_key_alias == "spark-b.example.net"
-    assert Target.parse(found.proxy_jump or "") == Target("198.51.100.9", "jump", 2200)
-    assert found.multiplexed
+    settings = resolve(Target("spark-b", config=config))
+    assert (settings.host, settings.user, settings.port) == ("203.0.113.7", "ops", 2222)
+    assert settings.identity_files == [Path("/keys/one"), Path("/keys/two")]
+    assert Path("/keys/known_hosts") in settings.known_hosts_files
+    assert settings.host_key_alias == "spark-b.example.net"
+    assert Target.parse(settings.proxy_jump or "") == Target("198.51.100.9", "jump", 2200)
+    assert settings.multiplexed
 
 
 def test_a_control_path_without_a_master_shares_no_connection(tmp_path: Path):
@@ -105,8 +105,8 @@ def test_a_control_path_without_a_master_shares_no_connection(tmp_path: Path):
 def test_what_the_target_says_itself_wins_over_the_configuration(tmp_path: Path):
     config = tmp_path / "ssh_config"
     config.write_text(CONFIG)
-    found = resolve(Target("spark-b", "root", 22, config))
-    assert (found.user, found.port) == ("root", 22)
+    settings = resolve(Target("spark-b", "root", 22, config))
+    assert (settings.user, settings.port) == ("root", 22)
 
 
 def test_a_broken_ssh_configuration_is_an_error_with_sshs_own_words(tmp_path: Path):
@@ -120,11 +120,11 @@ def test_a_broken_ssh_configuration_is_an_error_with_sshs_own_words(tmp_path: Pa
 
 
 def test_none_and_false_of_sshs_answer_are_nothing():
-    found = parse_settings(
+    settings = parse_settings(
         "hostname h\nuser u\nport 22\nidentityfile none\nproxyjump none\ncontrolpath none\ncontrolmaster false\n"
         "identityagent none\nuserknownhostsfile /a /b\nglobalknownhostsfile none\n"
     )
-    assert found == Resolved("h", "u", 22, [], [Path("/a"), Path("/b")])
+    assert settings == Resolved("h", "u", 22, [], [Path("/a"), Path("/b")])
 
 
 # --- the host key ---
@@ -133,14 +133,14 @@ ED25519 = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEz6cLhIsSzuxTbzFRPyS7DRKKgvq6mpX
 RSA = "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAgQC7"
 
 
-def known(tmp_path: Path, text: str) -> Path:
+def known_hosts(tmp_path: Path, text: str) -> Path:
     file = tmp_path / "known_hosts"
     file.write_text(text)
     return file
 
 
 def test_the_known_key_of_a_node_is_found_ed25519_first(tmp_path: Path):
-    file = known(tmp_path, f"203.0.113.7 {RSA} old\n203.0.113.7 {ED25519}\n203.0.113.8 {RSA}\n")
+    file = known_hosts(tmp_path, f"203.0.113.7 {RSA} old\n203.0.113.7 {ED25519}\n203.0.113.8 {RSA}\n")
     assert host_key(resolved(known_hosts_files=[tmp_path / "absent", file])) == ED25519
 
 
@@ -154,12 +154,12 @@ def test_the_known_key_of_a_node_is_found_ed25519_first(tmp_path: Path):
     ],
 )
 def test_a_key_is_known_under_the_name_that_ssh_looks_up(line: str, port: int, alias: str | None, tmp_path: Path):
-    file = known(tmp_path, f"{line} {ED25519}\n")
+    file = known_hosts(tmp_path, f"{line} {ED25519}\n")
     assert host_key(resolved(port=port, host_key_alias=alias, known_hosts_files=[file])) == ED25519
 
 
 def test_a_key_of_another_port_is_another_machine(tmp_path: Path):
-    file = known(tmp_path, f"203.0.113.7 {ED25519}\n")
+    file = known_hosts(tmp_path, f"203.0.113.7 {ED25519}\n")
     with pytest.raises(SshError) as caught:
         host_key(resolved(port=2222, known_hosts_files=[file]))
     assert str(caught.value) == (
@@ -169,13 +169,13 @@ def test_a_key_of_another_port_is_another_machine(tmp_path: Path):
 
 
 def test_a_revoked_key_is_not_known(tmp_path: Path):
-    file = known(tmp_path, f"@revoked 203.0.113.7 {ED25519}\n")
+    file = known_hosts(tmp_path, f"@revoked 203.0.113.7 {ED25519}\n")
     with pytest.raises(SshError, match="in none of"):
         host_key(resolved(known_hosts_files=[file]))
 
 
 def test_a_hashed_name_is_found(tmp_path: Path):
-    file = known(tmp_path, f"203.0.113.7 {ED25519}\n")
+    file = known_hosts(tmp_path, f"203.0.113.7 {ED25519}\n")
     subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(file)], check=True, capture_output=True)
     assert "203.0.113.7" not in file.read_text()
     assert host_key(resolved(known_hosts_files=[file])) == ED25519
@@ -192,8 +192,8 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def make(passphrase: str) -> Path:
         file = folder / f"id{len(passphrase)}"
         if not file.exists():
-            words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", "test", "-f", str(file)]
-            subprocess.run(words, check=True, capture_output=True)
+            argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", "test", "-f", str(file)]
+            subprocess.run(argv, check=True, capture_output=True)
         return file
 
     return make

@@ -43,16 +43,16 @@ def test_the_probe_runs_on_the_heads_node_and_hands_back_its_answer(
 
 
 @pytest.mark.parametrize(
-    ("does", "words"),
+    ("does", "message"),
     [
         ("cat >/dev/null; echo 'one' >&2; echo 'refuses our API key' >&2; exit 3", "refuses our API key"),
         ("cat >/dev/null; exit 124", "the probe ended with 124"),
     ],
 )
-def test_a_probe_without_an_answer_fails_with_its_last_words(does: str, words: str, recorder: Recorder):
+def test_a_probe_without_an_answer_fails_with_its_last_line(does: str, message: str, recorder: Recorder):
     with pytest.raises(StartFailed) as caught:
         probed(recorder, does).result()
-    assert str(caught.value) == words
+    assert str(caught.value) == message
 
 
 def test_a_probe_that_ends_before_it_read_its_script_is_a_failure_in_words(recorder: Recorder):
