@@ -1,4 +1,4 @@
-"""What several unit tests start from."""
+"""What tests in several folders start from."""
 
 import io
 import runpy
@@ -16,8 +16,8 @@ from components.settings import base
 from tests.unit.executables import Recorder
 from tests.unit.operators import SPARK, Engine, Shown, Spark
 
-# `make test` looks further than `make unit`. Speed is what the benchmark measures; on a busy machine a deadline would
-# fail what is right
+# `make test` tries more examples than `make unit`. There is no deadline, since a correct example may be slow on a busy
+# machine, and speed is what the benchmark measures
 for profile, examples in {"quick": 20, "thorough": 100}.items():
     settings.register_profile(
         profile, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -46,14 +46,14 @@ def free_port() -> Iterator[Callable[[], int]]:
 
 @pytest.fixture
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop that looks again after a while looks again at once."""
+    """A loop that pauses before it looks again does not pause."""
     sleep = time.sleep
     monkeypatch.setattr(time, "sleep", lambda seconds: sleep(min(seconds, 0.01)))
 
 
 @pytest.fixture
 def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    """Programs that keep their calls, first on this process' PATH."""
+    """Programs that record their calls, first on this process' PATH."""
     made = Recorder(tmp_path / "bin")
     monkeypatch.setenv("PATH", made.path)
     return made
@@ -61,7 +61,7 @@ def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorder:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project folder of its own, in place of this one."""
+    """An empty project folder, in place of this one."""
     monkeypatch.setattr(base, "PROJECT_DIR", tmp_path)
     return tmp_path
 

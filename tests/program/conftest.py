@@ -84,7 +84,7 @@ class Declared:
 
     @property
     def after(self) -> set[str]:
-        """Names of the resources it waits for."""
+        """Names of the resources that it depends on."""
         return {urn.split("::")[-1] for urn in self.request.dependencies}
 
     @property
@@ -102,7 +102,7 @@ class Declared:
 
 @dataclass
 class Engine(pulumi_mocks.Mocks):
-    """Keeps what is declared, said and exported; answers as the scripts would."""
+    """Records what is declared, logged and exported; answers as the scripts would."""
 
     have_run: bool = True
     """False: a preview of new resources, whose scripts have not run."""
@@ -136,7 +136,7 @@ class Engine(pulumi_mocks.Mocks):
         raise AssertionError(f"the program invokes {args.token}")
 
     def one(self, name: str) -> Declared:
-        """A resource that is no component, nor a provider, by its name."""
+        """A resource by its name, but not a component or a provider."""
         [resource] = [item for item in self.resources if item.name == name]
         return resource
 
@@ -154,14 +154,14 @@ class Engine(pulumi_mocks.Mocks):
 
 
 class Monitor(pulumi_mocks.MockMonitor):
-    """Keeps each raw request too: resource options are in no mock argument."""
+    """Records each raw request too: the mocks' arguments do not have the resource options."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         self.engine = engine
 
     def RegisterResource(self, request: Any) -> Any:
-        # the SDK would give this thread a loop and leave it open
+        # the SDK would give this thread an event loop and leave it open
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
         try:
@@ -183,7 +183,7 @@ def shipped(stack: str) -> str:
 
 @dataclass
 class Runner:
-    """Runs __main__.py; every call is a program of its own."""
+    """Runs __main__.py, each call as a program of its own."""
 
     folder: Path
     patch: pytest.MonkeyPatch
@@ -222,7 +222,7 @@ class Runner:
             values |= {f"spark-stack:{name}": value for name, value in {**(secrets or {}), **(others or {})}.items()}
             patch.setenv("PULUMI_CONFIG", json.dumps(values))
             pulumi.runtime.set_all_config(values, [f"spark-stack:{name}" for name in secrets or {}])
-            # the SDK takes the thread's loop, which another test's asyncio.run has closed
+            # the SDK uses the thread's loop, which another test's asyncio.run has closed
             asyncio.set_event_loop(self.loop)
             monitor = Monitor(engine)
             pulumi.runtime.set_mocks(
@@ -238,7 +238,7 @@ class Runner:
         return engine
 
     def refused(self, *arguments: Any, **options: Any) -> tuple[list[str], Engine]:
-        """The lines of a run that must stop before its first resource."""
+        """The lines of a refusal, which must come before the first resource."""
         engine = options.setdefault("engine", Engine())
         with pytest.raises(pulumi.RunError) as caught:
             self(*arguments, **options)

@@ -1,4 +1,4 @@
-"""facts: off: a review machine that reaches no node previews from the stack file alone."""
+"""facts: off: a reviewer's machine that reaches no node previews from the stack file alone."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def nobody(*_: object) -> Any:
 
 @pytest.fixture(scope="module")
 def off(run_program: Runner) -> Engine:
-    """The lab's stack where neither ssh's configuration, nor a key, nor a known host is there."""
+    """The lab's stack on a machine without SSH configuration, key or known hosts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(program, "resolve_nodes", nobody)
         patch.setattr(remote, "key_file", nobody)
@@ -76,6 +76,6 @@ def test_with_facts_a_node_that_ssh_does_not_know_stops_the_preview(
 
 
 def test_an_up_without_facts_is_refused(run_program: Runner):
-    """No preflight ran, and no host key would be checked."""
+    """No preflight runs then, and no host key is checked."""
     lines, _ = run_program.refused("dev", lambda cluster: cluster.update(facts="off"))
     assert lines[1:] == ["  facts: off is for previews: set it to on before an up"]

@@ -22,7 +22,7 @@ def hub_mount(engine: Engine, rank: int) -> dict[str, Any]:
     return dict(mount)
 
 
-def test_the_worker_keeps_no_copy_and_the_head_exports_its_own_when_it_is_whole(reading: Engine):
+def test_the_worker_keeps_no_copy_and_the_head_exports_its_own_once_it_is_verified(reading: Engine):
     names = {item.name for item in reading.resources}
     assert {"head-checkpoint-job", "head-checkpoint", "head-nfs-export", "worker-checkpoint"} <= names
     assert "worker-checkpoint-job" not in names
@@ -46,10 +46,10 @@ def test_the_outputs_tell_a_copy_from_what_is_read_over_nfs(reading: Engine):
 
 
 def test_the_workers_hub_is_the_recipes_mount_in_its_own_container(reading: Engine):
-    """A named volume that is missing would be made anew, empty."""
+    """Docker creates a named volume that is missing again, empty."""
     mount = hub_mount(reading, 1)
     assert mount["type"] == "volume" and "source" not in mount
-    # with it, Docker refuses a volume without a name; `ro` below is the mount's own
+    # Docker refuses it on a volume without a name; the mount option `ro` stands in for it
     assert "readOnly" not in mount
     options = mount["volumeOptions"]["driverOptions"]
     assert options == {
@@ -74,7 +74,7 @@ def test_compiled_kernels_stay_on_each_nodes_own_disk(reading: Engine, dev: Engi
 
 
 def test_moving_to_nfs_makes_both_ranks_new(reading: Engine, dev: Engine):
-    """The docker provider takes some changed mounts for an update and does not apply them."""
+    """The docker provider treats some changed mounts as an update, which it does not apply."""
     assert {rank.labels["spark.spec"] for rank in reading.ranks}.isdisjoint(
         rank.labels["spark.spec"] for rank in dev.ranks
     )
@@ -84,7 +84,7 @@ def test_only_the_workers_addresses_are_exported_to(reading: Engine):
     assert '"clients":["192.168.100.2"]' in reading.one("head-nfs-export").inputs["create"]
 
 
-def test_a_server_that_does_not_answer_is_made_and_proven_again_and_no_rank_is_touched(run_program: Runner):
+def test_a_server_that_does_not_answer_is_restarted_and_verified_and_no_rank_is_touched(run_program: Runner):
     documents = healthy("x86_64")
     documents[1]["nfs"] = {"refused": "Connection refused"}
     engine = run_program("dev", nfs, documents=documents)

@@ -141,7 +141,7 @@ def test_a_changed_setting_of_the_engine_is_another_spec_and_a_new_generation_wi
 
 
 def test_a_setting_of_one_node_alone_is_another_spec_of_both_ranks(dev: Engine, run_program: Runner):
-    """Else the head would be replaced alone."""
+    """Otherwise the head would be replaced alone."""
     engine = run_program("dev", lambda cluster: cluster["nodes"][0].update(hf_cache="/raid/hf"))
     assert {rank.labels["spark.spec"] for rank in engine.ranks}.isdisjoint({dev.ranks[0].labels["spark.spec"]})
 
@@ -166,8 +166,8 @@ def test_a_pinned_index_is_each_nodes_own_looked_up_one(dev: Engine, run_program
     assert "spark.gid" not in dev.ranks[0].labels
 
 
-def test_a_resolved_index_is_no_part_of_the_container(dev: Engine):
-    """Else a drift would replace a healthy pair."""
+def test_a_resolved_index_is_not_part_of_the_container(dev: Engine):
+    """Otherwise a drift would replace a healthy pair."""
     assert all("NCCL_IB_GID_INDEX" not in rank.env for rank in dev.ranks)
 
 

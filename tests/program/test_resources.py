@@ -68,7 +68,7 @@ def test_every_resource_lies_under_a_component(engine: Engine):
 @pytest.mark.parametrize(("name", "script"), SCRIPTS.items())
 def test_a_script_goes_to_its_node_on_stdin_under_a_limit(name: str, script: str, engine: Engine):
     inputs = engine.one(name).inputs
-    # variables that come from another step stand before it
+    # variables from another step come before it
     assert inputs["stdin"].endswith(payload(script))
     for verb in ("create", "update", "delete"):
         if verb in inputs:
@@ -95,20 +95,20 @@ def test_a_connection_checks_the_host_key_and_tries_once(engine: Engine):
         reached.add(connection["host"])
         assert connection["hostKey"] == f"ssh-ed25519 AAAA-{connection['host']}"
         assert (connection["user"], connection["dialErrorLimit"], connection["perDialTimeout"]) == ("ops", 1, 20)
-        assert "privateKey" not in connection, "an agent's key is nobody's to store"
+        assert "privateKey" not in connection, "an agent's key must not be stored"
     assert reached in [set(pair) for pair in hosts.values()]
 
 
 @BOTH
-def test_a_scripts_result_is_data_and_its_words_are_shown(engine: Engine):
+def test_a_scripts_stdout_is_data_and_its_stderr_is_shown(engine: Engine):
     for item in engine.of_kind(REMOTE):
         assert (item.inputs["logging"], item.inputs["addPreviousOutputInEnv"]) == ("stderr", False), item.name
         assert "environment" not in item.inputs, "sshd refuses variables that it was not told to accept"
 
 
 @BOTH
-def test_what_undoes_itself_on_removal_is_removed_before_it_is_made_anew(engine: Engine):
-    """A replaced command is deleted last, else: its removal would undo the new one."""
+def test_what_undoes_itself_on_removal_is_removed_before_it_is_created_again(engine: Engine):
+    """By default a replaced command is deleted last, and its removal would undo the new one."""
     for item in engine.of_kind(REMOTE):
         assert item.request.deleteBeforeReplace == ("delete" in item.inputs), item.name
 
@@ -141,7 +141,7 @@ def test_nothing_starts_before_what_it_needs(engine: Engine):
         head = {"head-checkpoint-job"} if role == "worker" else set()
         assert engine.one(f"{role}-checkpoint-job").after == {f"{role}-folder", f"{role}-image"} | head
         assert engine.one(f"{role}-checkpoint").after == {f"{role}-checkpoint-job"}
-        # the page cache is given back when no node writes a checkpoint any more
+        # the page cache is freed when no node writes a checkpoint any more
         assert engine.one(f"{role}-page-cache").after >= {"head-checkpoint", "worker-checkpoint"}
         needed = {f"{role}-{name}" for name in ("gid", "image", "page-cache", "folder")}
         assert needed <= engine.one(f"{role}-engine").after
@@ -234,13 +234,13 @@ def test_a_checkpoint_that_an_earlier_release_verified_says_nothing_until_its_st
 # --- repairs ---
 
 
-def test_a_whole_node_triggers_nothing_and_keeps_what_the_state_has(dev: Engine):
+def test_a_healthy_node_triggers_nothing_and_keeps_what_the_state_has(dev: Engine):
     for name in SCRIPTS:
         command = dev.one(name)
         assert "triggers" not in command.inputs and "triggers" in command.request.ignoreChanges, name
 
 
-def test_what_the_facts_miss_is_a_trigger_in_words_where_it_is_mended(run_program: Runner):
+def test_what_a_node_lacks_is_a_readable_trigger_of_the_step_that_repairs_it(run_program: Runner):
     documents = healthy("x86_64")
     documents[1].update(
         checkpoint={"gaps": ["model-00007-of-00048.safetensors is missing", "another"], "revisions": [REVISION]},
@@ -249,7 +249,7 @@ def test_what_the_facts_miss_is_a_trigger_in_words_where_it_is_mended(run_progra
     engine = run_program("dev", documents=documents)
     lacks = "worker mirrors 41.0 MiB from head: model-00007-of-00048.safetensors is missing and 1 more"
     reasons = {
-        # the head's job offers what the worker lacks
+        # the head's job serves what the worker lacks
         "head-checkpoint-job": f"{lacks} (after no job yet)",
         "worker-checkpoint-job": f"{lacks} (after no job yet)",
         "worker-checkpoint": f"{lacks} (after no job yet)",
@@ -266,8 +266,8 @@ def test_what_the_facts_miss_is_a_trigger_in_words_where_it_is_mended(run_progra
 
 
 @pytest.mark.parametrize(("state", "again"), [("running", False), ("failed", True), ("done", True)])
-def test_a_job_that_runs_is_left_alone_and_one_that_ended_is_begun_anew(run_program: Runner, state: str, again: bool):
-    """A head's job that ended stays for a while, for its peers: an `up` meanwhile must not read its old words."""
+def test_a_running_job_is_left_alone_and_one_that_ended_is_started_again(run_program: Runner, state: str, again: bool):
+    """A head's job that has ended stays for a while, for its peers: an `up` meanwhile must not read its old status."""
     documents = healthy("x86_64")
     labels = {"spark.stack": "dev", "spark.job": "checkpoint"}
     documents[0].update(

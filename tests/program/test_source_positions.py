@@ -1,4 +1,4 @@
-"""Where a resource was declared is in the state: in the project's own files, or not at all."""
+"""The state says where a resource was declared only if that is in one of the project's own files."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A rank's container is its spec and nothing else; whatever changes a spec starts the pair anew, with the reason."""
+"""A rank's container is its spec and nothing else; whatever changes a spec restarts the pair, with the reason."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +16,7 @@ from tests.program.test_nfs import nfs
 
 
 def marked(value: Any, number: Iterator[int]) -> Any:
-    """The same shape with another text or number in each place, and each truth turned round."""
+    """The same shape with a different text or number in each place, and every boolean inverted."""
     if is_dataclass(value):
         return type(value)(*[marked(getattr(value, field.name), number) for field in fields(value)])  # type: ignore[misc]
     if isinstance(value, Mapping):
@@ -29,7 +29,7 @@ def marked(value: Any, number: Iterator[int]) -> Any:
 
 
 def parts(value: Any) -> Iterator[object]:
-    """All that a marked spec or a container's inputs say, without the names of fields and inputs."""
+    """All values in a marked spec or a container's inputs, without the names of fields and inputs."""
     if isinstance(value, Mapping):
         for item in (*[key for key in value if key.startswith("mark")], *value.values()):
             yield from parts(item)
@@ -48,7 +48,7 @@ def reachable() -> list[dict[str, Any]]:
 
 
 def test_a_container_is_its_spec_and_what_only_pulumi_knows(run_program: Runner, monkeypatch: pytest.MonkeyPatch):
-    """Every place of a spec reaches the container once, and nothing comes from anywhere else."""
+    """Every value of a spec reaches the container once, and nothing comes from anywhere else."""
     made: list[RankSpec] = []
     rank_specs, number = build.rank_specs, count(7_000_000)
 

@@ -46,7 +46,7 @@ def test_the_hub_token_goes_to_the_head_alone_and_is_marked_secret_there(secreti
 
 
 def test_what_a_script_with_a_secret_says_is_secret_too(secretive: Engine):
-    """pulumi-command does not mark it so by itself."""
+    """pulumi-command does not mark it as a secret by itself."""
     for item in secretive.of_kind("command:remote:Command"):
         marked = {"stdout", "stderr"} <= set(item.request.additionalSecretOutputs)
         assert marked == item.name.endswith(("-api-key", "-checkpoint-job")), item.name
@@ -71,10 +71,8 @@ def test_a_rank_has_its_key_as_a_file_that_it_may_only_read(secretive: Engine, d
     assert (keyed["command"], keyed["envs"]) == (bare["command"], bare["envs"])
 
 
-def test_another_key_is_seen_by_the_word_of_its_writing_and_by_nothing_made_from_it(
-    secretive: Engine, run_program: Runner
-):
-    """A hash of the key in a label could be guessed at by everyone on the node."""
+def test_another_key_shows_in_a_random_word_and_in_nothing_derived_from_the_key(secretive: Engine, run_program: Runner):
+    """With a hash of the key in a label, everyone on the node could test guesses."""
     both = "head-key-word,worker-key-word"
     assert [rank.labels["spark.secret"] for rank in secretive.ranks] == [both, both], "no rank is replaced alone"
     other = run_program("dev", secrets={"api_key": "sk-another", "hf_token": HF_TOKEN})
@@ -130,7 +128,7 @@ def test_a_jump_host_is_checked_and_reached_like_a_node(run_program: Runner, mon
         }
 
 
-def test_a_chain_of_jump_hosts_is_refused_in_words():
+def test_a_chain_of_jump_hosts_is_refused_with_the_reason():
     """The command provider goes through one host only."""
     with pytest.raises(SshError, match=r"ProxyJump a,b of x is a chain"):
         remote.proxy(Target("x"), "a,b")

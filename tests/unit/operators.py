@@ -1,4 +1,4 @@
-"""What tests of scripts/spark share: how it is called, stack files for it, and an engine that answers it."""
+"""What tests of scripts/spark share: how it is called, stack files for it, and a `pulumi` that answers it."""
 
 import io
 import json
@@ -55,7 +55,7 @@ exit 1
 
 
 class Engine:
-    """A `pulumi` that answers what it was told, and else fails as the real one does for a stack it does not know."""
+    """A `pulumi` with prepared answers; without one it fails as the real one does for an unknown stack."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

@@ -1,4 +1,4 @@
-"""What a rank of each profile is started with on the pair of stacks.py, written out from the two systems we replace."""
+"""What starts a rank of each profile on the pair of stacks.py, copied from the two systems we replace."""
 
 DSPARK_HEAD = [
     *("vllm", "serve", "deepseek-ai/DeepSeek-V4-Flash-DSpark"),
@@ -82,7 +82,7 @@ VISION_HEAD = [
 
 
 def worker_of(head: list[str]) -> list[str]:
-    """The worker's command: the head's under the next rank, without an API."""
+    """The worker's command: the head's with the next rank, without an API."""
     place = head.index("--node-rank") + 1
     return [*head[:place], "1", *head[place + 1 :], "--headless"]
 

@@ -26,5 +26,5 @@ def node(rank: int, **values: Any) -> dict[str, Any]:
 
 
 def cluster(profile: str = "0731", change: Mapping[str, Any] | None = None) -> ClusterSettings:
-    """Settings of that pair; a profile that is refused without patches is read all the same, for its commands."""
+    """Settings of that pair; a profile that cannot start without patches is accepted, for its commands."""
     return load(raw(profile, change), to_start=False)

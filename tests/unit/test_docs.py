@@ -1,4 +1,4 @@
-"""What the documents say is what the project has."""
+"""What the documents say is true of the project."""
 
 import re
 

@@ -114,7 +114,7 @@ def test_anything_but_yes_removes_nothing(pair: Pair, prune: Any, typed: str):
     assert pair.revisions() == [{OLD, NEW}, {OLD, NEW}]
 
 
-def test_with_yes_on_the_command_line_nobody_is_asked_and_a_second_run_has_nothing_to_do(pair: Pair, prune: Any):
+def test_with_yes_on_the_command_line_it_does_not_ask_and_a_second_run_has_nothing_to_do(pair: Pair, prune: Any):
     assert "Only" not in prune("--yes").out
     assert pair.revisions() == [{NEW}, {NEW}]
     again = prune("--yes")
@@ -129,7 +129,7 @@ def test_what_another_stack_names_stays_and_the_list_says_which(pair: Pair, prun
     assert pair.revisions() == [{OLD, NEW}, {OLD, NEW}]
 
 
-def test_the_example_is_no_stack_and_a_file_without_a_cluster_names_nothing(pair: Pair, prune: Any):
+def test_the_example_is_not_a_stack_and_a_file_without_a_cluster_names_nothing(pair: Pair, prune: Any):
     pair.stack("example", OLD)
     (pair.project / "Pulumi.new.yaml").write_text("encryptionsalt: v1:x\n")
     prune("--yes")
@@ -192,7 +192,7 @@ def test_a_refused_stack_shows_its_problems(pair: Pair, prune: Any):
     assert "checkpoint/revision: 'main' is not a commit" in prune().err
 
 
-def test_json_asks_nobody_lists_and_removes_only_with_yes(pair: Pair, prune: Any):
+def test_json_lists_without_asking_and_removes_only_with_yes(pair: Pair, prune: Any):
     shown = prune("--json", typed="yes\n")
     head, worker = json.loads(shown.out)["nodes"]
     assert (head["role"], worker["host"], shown.err) == ("head", "spark-b.example.net", "")
@@ -218,7 +218,7 @@ def test_an_engine_that_cannot_read_the_stack_stops_it(pair: Pair, prune: Any, e
     assert pair.revisions() == [{OLD, NEW}, {OLD, NEW}]
 
 
-def test_a_stack_file_by_another_name_is_the_stacks_and_the_one_it_stands_for_counts_too(pair: Pair, prune: Any):
+def test_a_stack_file_by_another_name_counts_and_so_does_the_one_that_it_replaces(pair: Pair, prune: Any):
     elsewhere = pair.project / "folder" / "changed.yaml"
     elsewhere.parent.mkdir()
     (pair.project / "Pulumi.home.yaml").rename(elsewhere)

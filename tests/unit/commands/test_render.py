@@ -98,7 +98,7 @@ def test_a_rank_that_is_not_there_names_those_that_are(rank: str, spark: Spark, 
 
 
 @pytest.mark.parametrize("text", ["", "config:\n", "config: {}\n", "[]\n", "config: [\n"])
-def test_a_stack_file_of_any_other_shape_is_refused_in_words(text: str, spark: Spark, project: Path):
+def test_a_stack_file_of_any_other_shape_is_refused_with_a_reason(text: str, spark: Spark, project: Path):
     (project / "Pulumi.pair.yaml").write_text(text)
     shown = spark("render", "--stack", "pair")
     assert (shown.code, shown.out) == (1, "") and shown.err.strip()

@@ -82,7 +82,7 @@ def test_the_head_is_asked_by_the_stacks_own_name_and_no_key_leaves_it(
     assert asked[-2] == "spark-a.example.net"
     inputs = json.loads(next(word for word in shlex.split(asked[-1]) if word.startswith("{")))
     assert (inputs["base_url"], inputs["stack"]) == ("http://127.0.0.1:8888", "home")
-    assert not any("api_key" in word for call in home.calls() for word in call), "nobody asked for the key"
+    assert not any("api_key" in word for call in home.calls() for word in call), "the key was never asked for"
 
 
 def test_the_tunnel_takes_the_stacks_own_ssh_configuration_from_any_folder(home: Engine, spark: Spark, project: Path):

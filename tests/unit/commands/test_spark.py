@@ -55,7 +55,7 @@ def test_of_several_a_person_at_a_terminal_types_one(spark: Spark, project: Path
     )
 
 
-def test_of_several_nobody_at_a_terminal_gets_their_names(spark: Spark, project: Path):
+def test_of_several_without_a_terminal_their_names_are_shown(spark: Spark, project: Path):
     write(project, "home", raw())
     write(project, "lab", raw())
     shown = spark("render")

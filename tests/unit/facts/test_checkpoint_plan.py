@@ -33,7 +33,7 @@ def test_a_first_start_downloads_once_and_mirrors_the_rest():
     ]
 
 
-def test_a_whole_pair_has_nothing_to_say():
+def test_a_verified_pair_has_nothing_to_say():
     assert lines(VISION, pair({}, {})) == []
 
 
@@ -68,21 +68,21 @@ def test_what_another_revision_has_too_is_not_counted_as_missing():
 
 
 @pytest.mark.parametrize("name", ["a" * 64, "model-1.safetensors"])
-def test_a_file_is_here_by_its_blob_or_by_its_path_and_only_in_its_whole_length(name: str):
+def test_a_file_counts_as_present_by_blob_or_by_path_if_its_size_is_right(name: str):
     lacking = {"gaps": ["config.json is missing"], "sizes": {name: 100 * GIB, "b" * 64: 50 * GIB}}
     assert "head downloads 1,500 bytes: config.json is missing" in counted(lacking, {})[0]
     short = {"gaps": ["model-1.safetensors is short"], "sizes": {name: 100 * GIB - 1, "b" * 64: 50 * GIB}}
     assert "head downloads 100.0 GiB" in counted(short, {})[0]
 
 
-def test_a_download_that_was_cut_is_begun_anew_in_the_room_that_it_takes():
+def test_an_interrupted_download_restarts_in_the_room_that_it_already_takes():
     gaps = {"gaps": ["model-1.safetensors is missing"]}
     partial = {f"{'a' * 64}.1234abcd.incomplete": 30 * GIB, f"{'f' * 64}.1234abcd.incomplete": 7 * GIB}
     shown = counted({}, {**gaps, "sizes": {"b" * 64: 50 * GIB, "c" * 40: 1500, **partial}})
     assert "worker mirrors 70.0 GiB from head" in shown[0]
 
 
-def test_where_every_byte_is_here_only_the_proof_lacks():
+def test_where_every_byte_is_present_only_verification_is_missing():
     all_here = {blob: size for _, blob, size in LISTING}
     unproven = {"gaps": ["config.json was never verified by its hash, or changed since"], "sizes": all_here}
     assert "head verifies its 156.3 GiB again, and fetches what is damaged" in counted(unproven, {})[0]
@@ -94,7 +94,7 @@ def test_where_every_byte_is_here_only_the_proof_lacks():
     st.dictionaries(st.integers(0, 5), st.integers(0, 40)),
 )
 @settings(max_examples=50)
-def test_what_lacks_and_what_is_here_are_the_whole(sizes: list[int], present: set[int], partial: dict[int, int]):
+def test_what_is_missing_and_what_is_present_add_up(sizes: list[int], present: set[int], partial: dict[int, int]):
     """Never less than nothing, never more than the revision."""
     listing = [[f"{number}.safetensors", str(number) * 64, size * GIB] for number, size in enumerate(sizes)]
     here = {str(number) * 64: sizes[number] * GIB for number in present if number < len(sizes)}
@@ -107,12 +107,12 @@ def test_what_lacks_and_what_is_here_are_the_whole(sizes: list[int], present: se
     assert lacking == max(0, sum(sizes) - sum(here.values()) // GIB - room)
 
 
-def test_half_a_copy_is_told_by_what_it_lacks():
+def test_half_a_copy_is_described_by_what_it_lacks():
     half = {"gaps": ["model-00048-of-00048.safetensors is missing"], "bytes_present": 150 * GIB}
     assert "worker mirrors 6.3 GiB from head" in lines(VISION, pair({}, half))[0]
 
 
-def test_a_copy_that_has_changed_is_proven_again():
+def test_a_copy_that_has_changed_is_verified_again():
     changed = {"gaps": ["model-7 was never verified by its hash, or changed since"], "bytes_present": 157 * GIB}
     assert (
         "head verifies its 156.3 GiB again, and fetches what is damaged: model-7 was"

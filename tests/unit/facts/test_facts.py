@@ -26,7 +26,7 @@ def test_what_a_login_prints_around_the_document_does_not_matter():
     assert (facts.boot_id, facts.kernel) == ("boot-1", "6.17.0-1032-nvidia")
 
 
-def test_a_newer_document_with_more_in_it_is_taken():
+def test_a_newer_document_with_more_in_it_is_accepted():
     assert parse(printed({**document(1, 3), "battery": "none"})).boot_id == "boot-1"
 
 
@@ -80,7 +80,7 @@ def test_how_a_rank_ended_is_kept():
         (None, "the cache could not be read"),
     ],
 )
-def test_what_is_missing_of_a_checkpoint_is_said_in_words(checkpoint: object, gap: str | None):
+def test_what_a_checkpoint_lacks_is_one_readable_reason(checkpoint: object, gap: str | None):
     assert typed({**document(1, 3), "checkpoint": checkpoint}).checkpoint_gap() == gap
 
 
@@ -89,14 +89,14 @@ def test_what_is_missing_of_a_checkpoint_is_said_in_words(checkpoint: object, ga
     [
         ({}, None),
         ({"folder": False}, "our folder is missing"),
-        # a repair removes first: what nobody could read is left alone
+        # a repair removes first, so what could not be read is left alone
         ({"folder": None}, None),
         ({"image": {"present": False}}, "the image is missing"),
         ({"folder": False, "image": {"present": False}}, "our folder is missing"),
         ({"image": None}, "the image is missing"),
     ],
 )
-def test_what_is_missing_of_folder_and_image_is_said_in_words(facts: dict[str, Any], gap: str | None):
+def test_a_missing_folder_or_image_is_one_readable_reason(facts: dict[str, Any], gap: str | None):
     node = typed({**document(1, 3), **facts})
     assert node.image_gap() == gap
     assert node.folder_gap() == (gap if facts.get("folder") is False else None)

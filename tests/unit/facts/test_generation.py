@@ -1,4 +1,4 @@
-"""When the live pair is adopted, and when all ranks start anew, with which reason."""
+"""When the live pair is kept, and when and why all ranks are restarted."""
 
 import re
 from dataclasses import replace
@@ -13,7 +13,7 @@ HEAD = LiveRank("head", running=True, generation="aaaa1111", spec=SPEC)
 WORKER = LiveRank("worker", running=True, generation="aaaa1111", spec=SPEC)
 
 
-def test_a_whole_live_pair_is_adopted():
+def test_a_complete_live_pair_is_kept():
     assert decide([HEAD, WORKER], ROLES, SPEC) == Generation("aaaa1111", None)
 
 
@@ -22,7 +22,7 @@ BROKEN: list[tuple[list[LiveRank | None], str]] = [
     ([HEAD, None], "worker has no rank, so the pair is incomplete"),
     ([None, WORKER], "head has no rank, so the pair is incomplete"),
     ([replace(HEAD, running=False, exit_code=1), WORKER], "head's rank ended with exit code 1"),
-    # a headless rank that lost its worker process ends with 0: that is no health
+    # a headless rank that lost its worker process ends with 0, which does not mean that it is healthy
     ([HEAD, replace(WORKER, running=False, exit_code=0)], "worker's rank ended with exit code 0"),
     (
         [HEAD, replace(WORKER, running=False, exit_code=137, oom_killed=True)],
@@ -47,14 +47,14 @@ BROKEN: list[tuple[list[LiveRank | None], str]] = [
 
 
 @pytest.mark.parametrize(("live", "reason"), BROKEN, ids=[reason for _, reason in BROKEN])
-def test_anything_but_a_whole_pair_starts_anew_with_its_reason(live: list[LiveRank | None], reason: str):
+def test_any_other_pair_is_restarted_with_the_reason(live: list[LiveRank | None], reason: str):
     generation = decide(live, ROLES, SPEC)
     assert generation.reason == reason
     assert re.fullmatch(r"[0-9a-f]{8}", generation.name)
     assert generation.name not in [rank.generation for rank in live if rank]
 
 
-def test_every_new_generation_has_another_name():
+def test_every_new_generation_has_a_new_name():
     assert len({decide([None, None], ROLES, SPEC).name for _ in range(50)}) == 50
 
 

@@ -1,4 +1,4 @@
-"""From settings and facts to findings: what a stack may do about them, and that all are told at once."""
+"""From settings and facts to findings: what a stack may do about them, and that all are shown at once."""
 
 from collections.abc import Callable
 from typing import Any
@@ -48,7 +48,7 @@ def test_docker_that_cannot_be_used_says_which_of_three_ways_out(docker: object,
 
 
 def test_containers_that_could_not_be_read_stop_the_stack():
-    """Else a pair that serves would look like none, and be replaced."""
+    """Otherwise a serving pair would look like none, and be replaced."""
     unread = {"containers": None, "problems": [{"probe": "containers", "error": "timed out"}]}
     said = judge(lambda node: node.update(unread))
     assert texts(said) == ["worker: the containers could not be read, so what runs there is unknown: try again"]
@@ -90,7 +90,7 @@ def test_a_docker_of_another_version_or_storage_is_a_warning():
     ]
 
 
-def test_what_an_image_bakes_in_is_news_only_where_no_rank_sets_it():
+def test_what_an_image_bakes_in_is_a_warning_only_where_no_rank_overrides_it():
     def baked(node: Node) -> None:
         node["image"]["env"] = ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "VLLM_HOST_IP", "NCCL_ALGO"]
 
@@ -128,7 +128,7 @@ def test_allowing_one_rule_allows_no_other():
     assert texts(judge(change, stack={"allow": ["memory", "foreign_gpu"]}))
 
 
-def test_every_error_of_both_nodes_is_told_at_once_and_every_warning_before():
+def test_every_error_of_both_nodes_is_shown_at_once_after_every_warning():
     documents = healthy()
     documents[HEAD]["listeners"] = [listener(8888, pid=71, process="nginx")]
     documents[HEAD]["earlyoom"] = True

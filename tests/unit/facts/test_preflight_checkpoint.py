@@ -17,7 +17,7 @@ def checkpoint(node: Node, gaps: list[str], present_gib: float, free_gib: float)
     node["disk"]["hf_cache"].update(path="/raid/hf", free_bytes=int(free_gib * GIB))
 
 
-def test_a_checkpoint_that_does_not_fit_shows_what_lacks_and_what_is_free():
+def test_a_checkpoint_that_does_not_fit_shows_what_is_missing_and_what_is_free():
     """Other recipes check only that the disk has room for a whole copy, or nothing at all."""
     text = one(judge(lambda node: checkpoint(node, ["there is no snapshot"], 0, 100)))
     assert text == (
@@ -26,7 +26,7 @@ def test_a_checkpoint_that_does_not_fit_shows_what_lacks_and_what_is_free():
     )
 
 
-def test_a_whole_checkpoint_needs_no_room():
+def test_a_complete_checkpoint_needs_no_room():
     assert judge(lambda node: checkpoint(node, [], 156.3, 147)) == []
     assert judge(lambda node: checkpoint(node, [], 156.3, 0)) == []
 
@@ -67,7 +67,7 @@ def test_an_image_that_does_not_fit_is_refused_by_dockers_own_disk():
     assert "/data/docker has 10.0 GiB free" in text and "about 25 GiB" in text
 
 
-def test_a_models_folder_of_root_is_no_reason_to_stop_since_the_step_mends_it():
+def test_a_models_folder_of_root_does_not_stop_us_since_the_step_takes_it_over():
     """Other recipes download as root, which leaves files of root in the user's cache."""
     folder = "/home/ops/.cache/huggingface/hub/models--deepseek-ai--DeepSeek-V4-Flash-Vision-Exp/blobs"
     text = one(judge(lambda node: node["disk"]["hf_cache"].update(unwritable=folder)), "warning")
@@ -113,7 +113,7 @@ def test_a_hub_that_will_not_give_the_rest_stops_before_anything_changes(status:
     assert text in one(judge(hub(status), on=HEAD))
 
 
-def test_a_hub_in_trouble_is_waited_for_and_a_closed_one_is_the_tokens_matter():
+def test_a_failing_hub_is_a_warning_and_a_closed_one_is_left_to_the_token():
     assert "answers with status 503" in one(judge(hub(503), on=HEAD), "warning")
     documents = healthy()
     hub(401)(documents[HEAD])
@@ -122,8 +122,8 @@ def test_a_hub_in_trouble_is_waited_for_and_a_closed_one_is_the_tokens_matter():
 
 
 @pytest.mark.parametrize(("state", "rules"), [(None, 0), ("running", 0), ("failed", 1)])
-def test_a_job_that_is_at_it_needs_no_answer_now_and_one_that_failed_does(state: str | None, rules: int):
-    """A head's failed job stays for a moment, to tell its peers."""
+def test_a_running_job_needs_no_answer_from_the_hub_and_one_that_failed_does(state: str | None, rules: int):
+    """A head's failed job stays for a moment, to inform its peers."""
 
     def working(node: Node) -> None:
         hub(None)(node)

@@ -35,7 +35,7 @@ def test_a_foreign_holder_of_a_port_is_named(held: dict[str, Any], text: str):
 
 
 @pytest.mark.parametrize("seen_as", ["spark-dev-rank0", None], ids=["by-root", "by-a-user"])
-def test_ports_of_our_own_running_rank_are_no_finding(seen_as: str | None):
+def test_ports_of_our_own_running_rank_are_not_a_finding(seen_as: str | None):
     """root sees the container behind the port, another user sees nothing."""
 
     def serving(node: Node) -> None:
@@ -45,7 +45,7 @@ def test_ports_of_our_own_running_rank_are_no_finding(seen_as: str | None):
     assert judge(serving, on=HEAD) == []
 
 
-def test_a_dead_rank_of_ours_explains_no_port():
+def test_a_dead_rank_of_ours_does_not_account_for_a_port():
     def dead(node: Node) -> None:
         node["containers"] = [rank_container("dev", 0, running=False)]
         node["listeners"] = [listener(8888)]
@@ -92,7 +92,7 @@ def test_a_foreign_process_on_the_gpu_is_refused_by_name():
 
 
 @pytest.mark.parametrize("container", ["spark-dev-rank1", None])
-def test_our_own_rank_on_the_gpu_is_no_finding(container: str | None):
+def test_our_own_rank_on_the_gpu_is_not_a_finding(container: str | None):
     def serving(node: Node) -> None:
         node["containers"] = [rank_container("dev", 1)]
         gpu({"pid": 99, "name": "VLLM::Worker", "container": container})(node)

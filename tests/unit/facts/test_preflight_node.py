@@ -50,12 +50,12 @@ def test_too_little_memory_shows_need_and_have():
     )
 
 
-def test_page_cache_is_no_lack_of_memory():
+def test_page_cache_does_not_count_as_used_memory():
     """MemFree is low after staging the checkpoint, MemAvailable is not."""
     assert judge(lambda node: node["memory"].update(MemFree=20 * GIB_KB)) == []
 
 
-def test_what_our_own_rank_holds_is_no_lack_of_memory():
+def test_what_our_own_rank_holds_does_not_count_as_used_memory():
     def serving(node: Node) -> None:
         node["memory"].update(MemAvailable=5 * GIB_KB)
         node["containers"] = [rank_container("dev", 1)]
@@ -63,7 +63,7 @@ def test_what_our_own_rank_holds_is_no_lack_of_memory():
     assert judge(serving) == []
 
 
-def test_a_dead_rank_of_ours_explains_no_missing_memory():
+def test_a_dead_rank_of_ours_does_not_account_for_missing_memory():
     """A crashed engine may not have given its memory back."""
 
     def dead(node: Node) -> None:

@@ -28,7 +28,7 @@ def test_a_rank_is_started_with_this_command(profile: str, rank: int, argv: list
 
 
 def flag(stack: Any, name: str, rank: int = 0) -> str:
-    """The word after a flag, which must be there once."""
+    """The argument after a flag, which must be there once."""
     argv = serve_argv(stack, rank)
     assert argv.count(name) == 1, f"{name} is there {argv.count(name)} times"
     return argv[argv.index(name) + 1]
@@ -45,7 +45,7 @@ def test_the_capture_size_covers_a_full_step_in_multiples_of_eight(seqs: int, k:
     assert flag(stack, "--max-cudagraph-capture-size") == size
 
 
-def test_a_capture_size_of_the_stack_file_is_taken_as_it_is():
+def test_a_capture_size_in_the_stack_file_is_used_as_it_is():
     assert flag(cluster(change={"engine": {"max_cudagraph_capture_size": 42}}), "--max-cudagraph-capture-size") == "42"
 
 
@@ -64,7 +64,7 @@ def test_the_default_of_thinking_is_what_the_chat_template_reads(default: object
     assert flag(stack, "--default-chat-template-kwargs") == kwargs
 
 
-def test_a_pinned_kv_pool_stands_beside_the_utilization_that_admits_it():
+def test_a_pinned_kv_pool_comes_after_the_utilization_that_admits_it():
     argv = serve_argv(cluster(change={"engine": {"kv_cache_memory_bytes": 18_253_611_008}}), 0)
     place = argv.index("--gpu-memory-utilization")
     assert argv[place : place + 4] == [

@@ -44,7 +44,7 @@ def changes(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_whatever_changes_in_a_rank_changes_the_hash_each_in_its_own_way(rank: int):
-    """The head's health check, the worker's NFS volume and a key's mount are all among it."""
+    """The head's health check, the worker's NFS volume and the key's mount are included."""
     specs = rank_specs(cluster("0731", NFS), "pair", has_api_key=True)
     hashes = {spec_hash(specs): "unchanged"}
     for place, other in changes(specs[rank]):
@@ -97,7 +97,7 @@ def test_the_order_of_the_ranks_is_part_of_the_hash():
 
 
 def test_a_spec_is_made_without_pulumi():
-    """scripts/spark and its verbs need no program to run in."""
+    """scripts/spark and its verbs run without the Pulumi program."""
     code = "import sys, components.rank.build; sys.exit('pulumi' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=PROJECT_DIR, check=False).returncode == 0
 

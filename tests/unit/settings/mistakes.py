@@ -38,7 +38,7 @@ SINGLE_MISTAKES: list[tuple[Mapping[str, Any], str]] = [
         "image/reference: 'ghcr.io/anemll/dspark-vllm-gx10:0.1.1' has no @sha256: digest, so the two nodes could run "
         "different images: add the digest (`docker buildx imagetools inspect IMAGE` prints it)",
     ),
-    # left from an example
+    # left over from an example
     (
         node(0, ssh="CHANGEME"),
         "nodes/0/ssh: 'CHANGEME' is a placeholder from an example: put this node's own value here",
@@ -165,7 +165,7 @@ SINGLE_MISTAKES: list[tuple[Mapping[str, Any], str]] = [
         "fabric/nccl: NCCL_SOCKET_IFNAME differs between the nodes, so the program sets it: use nodes[].ifname",
     ),
     (nccl(VLLM_X=1), "fabric/nccl: 'VLLM_X' is not an NCCL variable: other variables go into engine.extra_env"),
-    # what is written by hand into environment and command
+    # environment and arguments written by hand
     *(
         (
             engine(extra_env={name: "x"}),

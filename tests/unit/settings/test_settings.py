@@ -1,4 +1,4 @@
-"""What a stack file may say, and how it is refused: one line a mistake, `path: complaint, way out`."""
+"""What a stack file may say, and how it is refused: one line for each mistake, `path: complaint, way out`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_a_stack_file_with_five_mistakes_is_refused_with_five_lines():
     ]
 
 
-def test_nodes_that_are_alike_are_told_beside_other_mistakes():
+def test_nodes_that_are_alike_are_refused_beside_other_mistakes():
     lines = refusal(raw(change={**node(1, fabric_ip="198.51.100.1"), "checkpoint": {"revision": "main"}}))
     assert [line.split(":")[0] for line in lines] == ["nodes", "checkpoint/revision"]
 
@@ -114,7 +114,7 @@ def test_a_copy_of_the_patches_that_holds_something_else_is_refused_at_once(tmp_
     assert "scripts/spark patches lock" in lines[-1]
 
 
-def test_a_stack_cannot_say_that_its_profile_needs_no_patches():
+def test_a_stack_cannot_declare_that_its_profile_needs_no_patches():
     lines = refusal(raw("vision-exp", {"needs_patches": None}))
     assert lines == ["needs_patches: unknown key: check its spelling, or remove it"]
 
@@ -137,19 +137,19 @@ def test_yamls_own_booleans_switch_the_facts(value: object, facts: str):
 
 
 @pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "VLLM_MAX_TOKENS_PER_EXPERT_FP4_MOE"])
-def test_a_variable_about_tokens_is_no_secret(name: str):
+def test_a_variable_about_tokens_is_not_a_secret(name: str):
     assert cluster(change=engine(extra_env={name: "1"})).engine.extra_env == {name: "1"}
 
 
 @pytest.mark.parametrize("flag", ["--return-tokens-as-token-ids", "--tokenizer", "--max-log-len"])
-def test_a_flag_without_a_setting_is_taken(flag: str):
+def test_a_flag_without_a_setting_is_accepted(flag: str):
     assert cluster(change=engine(extra_args=[flag])).engine.extra_args == [flag]
 
 
 @pytest.mark.parametrize(
     "target", ["ops@[2001:db8::2]", "ssh://ops@worker:2222", "ops@worker:2222", "worker", "spark-b.example.net"]
 )
-def test_every_form_of_an_ssh_target_is_taken(target: str):
+def test_every_form_of_an_ssh_target_is_accepted(target: str):
     assert cluster(change=node(1, ssh=target)).nodes[1].ssh == target.removeprefix("ssh://")
 
 
@@ -158,7 +158,7 @@ def test_a_loopback_api_needs_no_key(host: str):
     assert cluster(change=engine(host=host)).engine.host == host
 
 
-def test_an_open_api_is_taken_with_a_key_or_a_word():
+def test_an_open_api_is_accepted_with_a_key_or_when_the_stack_allows_it():
     stack = raw(change=engine(host="0.0.0.0"))
     assert load(stack, has_api_key=True).engine.host == "0.0.0.0"
     assert cluster(change=engine(host="0.0.0.0", allow_unauthenticated_lan=True)).engine.host == "0.0.0.0"
@@ -173,10 +173,10 @@ def test_a_flag_that_every_rank_has_cannot_be_given_a_second_time():
             taken.append(flag)
         except ValueError:
             continue
-    assert taken == [], "the last of two would win without a word"
+    assert taken == [], "the last of two would win silently"
 
 
-def test_tag_and_registry_port_are_no_part_of_what_is_pulled_but_the_port_is():
+def test_the_tag_is_not_part_of_what_is_pulled_but_the_registrys_port_is():
     image = cluster(change={"image": {"reference": f"10.0.2.2:5000/a/b:0.1.1@{DIGEST}"}}).image
     assert (image.repository, image.digest, image.pinned) == (
         "10.0.2.2:5000/a/b",
@@ -257,7 +257,7 @@ def well_formed(lines: list[str]) -> bool:
 
 @examples(max_examples=40)
 @given(value=JSON)
-def test_whatever_the_file_holds_it_is_taken_or_refused_in_lines(value: object):
+def test_whatever_the_file_holds_it_is_accepted_or_refused_in_lines(value: object):
     try:
         load(value)
     except SettingsError as error:
@@ -266,7 +266,9 @@ def test_whatever_the_file_holds_it_is_taken_or_refused_in_lines(value: object):
 
 @examples(max_examples=80)
 @given(place=PLACES, value=JSON)
-def test_whatever_one_key_holds_it_is_taken_or_refused_in_one_line_a_place(place: tuple[str, ...], value: object):
+def test_whatever_one_key_holds_it_is_accepted_or_refused_in_one_line_for_each_path(
+    place: tuple[str, ...], value: object
+):
     stack = raw()
     inner = stack
     for name in place[:-1]:

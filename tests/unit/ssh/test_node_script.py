@@ -35,7 +35,7 @@ KEY = "it's\"a-$key`"
 
 
 def on_stdin(text: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """The text as a node's Python reads it; away from this project, so that no file of it is found."""
+    """The text as a node's Python reads it, outside this project, so that none of its files is found."""
     return subprocess.run(
         [sys.executable, "-IS", "-", *arguments],
         input=text,
@@ -75,7 +75,7 @@ def test_a_sent_script_runs_with_its_imports_embedded(tmp_path: Path):
 
 
 def test_a_secret_of_any_characters_arrives_as_it_is(tmp_path: Path):
-    """As JSON, what lies beyond 16 bits would be two halves in Python."""
+    """JSON would write a character beyond 16 bits as two halves."""
     put = on_stdin(
         environment_payload("host.put_secret", {"SPARK_SECRET": "\U0001f511"}),
         json.dumps({"stack": "dev", "name": "k"}),

@@ -1,4 +1,4 @@
-"""How a node is reached: the ssh program's own configuration, and what pulumi-command's client is told of it."""
+"""How a node is reached: the ssh program's own configuration, and what pulumi-command's client gets of it."""
 
 import subprocess
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def test_a_target_is_taken_apart_once(text: str, target: Target, url: str):
 
 
 @pytest.mark.parametrize("text", ["", "a b", "ops@", "a@b@c", "worker:port", "2001:db8::2", "-oX=y z"])
-def test_a_text_that_is_no_target_is_refused(text: str):
+def test_a_text_that_is_not_a_target_is_refused(text: str):
     with pytest.raises(ValueError):
         Target.parse(text)
 
@@ -109,7 +109,7 @@ def test_what_the_target_says_itself_wins_over_the_configuration(tmp_path: Path)
     assert (settings.user, settings.port) == ("root", 22)
 
 
-def test_a_broken_ssh_configuration_is_an_error_with_sshs_own_words(tmp_path: Path):
+def test_a_broken_ssh_configuration_is_an_error_with_sshs_own_message(tmp_path: Path):
     config = tmp_path / "ssh_config"
     config.write_text("Prot 22\n")
     with pytest.raises(SshError) as caught:
@@ -227,7 +227,7 @@ def test_an_agent_with_other_keys_leaves_the_configured_file(agent: Callable[...
     assert key_file(resolved(identity_files=[file.with_name("absent"), file])) == file
 
 
-def test_an_agent_serves_where_no_file_does(agent: Callable[..., None], keys: Callable[[str], Path]):
+def test_an_agent_is_used_where_no_file_is_usable(agent: Callable[..., None], keys: Callable[[str], Path]):
     agent(ED25519)
     assert key_file(resolved(identity_files=[])) is None
     assert key_file(resolved(identity_files=[keys("secret")])) is None

@@ -1,4 +1,4 @@
-"""A rank as the watcher has it, for the tests of a start."""
+"""A rank as the watcher sees it, for the tests of a start."""
 
 from components.ssh.target import Resolved, Target
 from components.start.watch import Watched

@@ -1,4 +1,4 @@
-"""The completion that proves a pair ready, as it is asked on the head's node over the ssh program."""
+"""The completion that shows that a pair is ready, asked on the head's node over the ssh program."""
 
 import json
 from pathlib import Path
@@ -55,12 +55,12 @@ def test_a_probe_without_an_answer_fails_with_its_last_line(does: str, message: 
     assert str(caught.value) == message
 
 
-def test_a_probe_that_ends_before_it_read_its_script_is_a_failure_in_words(recorder: Recorder):
+def test_a_probe_that_ends_before_it_reads_its_script_fails_with_the_reason(recorder: Recorder):
     with pytest.raises(StartFailed, match="No route to host"):
         probed(recorder, "echo 'ssh: connect: No route to host' >&2; exit 255").result()
 
 
-def test_a_probe_that_nobody_waits_for_any_more_is_ended(recorder: Recorder):
+def test_a_probe_that_is_no_longer_needed_is_ended(recorder: Recorder):
     recorder.answer("ssh", "cat >/dev/null; exec sleep 60")
     probe = Probe(rank("head", 0), INPUTS, 90)
     assert not probe.done()

@@ -61,7 +61,7 @@ START: list[tuple[str, str]] = [
 BEFORE_SHARDS, HALF_LOADED = START[7][0], START[8][0]
 
 
-def test_a_start_is_told_phase_by_phase_with_its_progress():
+def test_a_start_is_shown_phase_by_phase_with_its_progress():
     log = RankLog("head")
     assert str(log) == "head is created"
     told = []
@@ -100,7 +100,7 @@ def test_numbers_without_thousands_separators_are_numbers_too():
     assert log.kv_tokens == 2_555_830
 
 
-def test_a_worker_is_told_as_it_goes_although_it_counts_no_shards_and_no_graphs():
+def test_a_workers_phases_are_shown_although_it_counts_neither_shards_nor_graphs():
     log = RankLog("worker")
     told = []
     for line in (
@@ -135,7 +135,7 @@ def test_a_pool_of_a_given_size_is_a_pool_too(line: str, gib: float):
     assert (log.phase, log.kv_memory_gib) == ("sizes the KV pool", gib)
 
 
-# What a head printed whose worker had been killed while nobody asked anything: nothing, and with the next request this.
+# A head whose worker is killed while no request runs prints nothing; with the next request it prints this.
 LOST_WORKER = """\
 (APIServer pid=1) INFO 12-01 01:12:48 [loggers.py:273] Engine 000: Avg prompt throughput: 0.0 tokens/s
 (Worker_TP0 pid=24) ERROR 12-01 01:13:14 [multiproc_executor.py:1004] WorkerProc hit an exception.

@@ -1,4 +1,4 @@
-"""The table that a failed `up` quotes from: each row has a line that people have seen, and the right row is shown."""
+"""The table that a failed `up` quotes from: each row matches lines that people have seen, and no others."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ SEEN = {
         "vllm serve: error: argument --kv-cache-dtype: invalid choice: 'nvfp4_ds_mla' (choose from auto, fp8)",
     ],
     '"no such file or directory" for Python or vllm itself, before any line of the rank': [
-        # seed: howtospark, helper scripts; as dockerd words it for an entrypoint
+        # howtospark's helper scripts; as dockerd reports it for an entrypoint
         "/opt/env/bin/python: no such file or directory",
         'could not start: exec: "/opt/env/bin/python": stat /opt/env/bin/python: no such file or directory: unknown',
         "spark: error: vllm is not in this image: compare its digest with the profile's",
@@ -30,7 +30,7 @@ SEEN = {
         "RuntimeError: CUDA error: no kernel image is available for execution on the device",
     ],
     "A stock vLLM cannot serve this checkpoint": [
-        # seed: howtospark, the three walls of 0.24.0
+        # howtospark, with vLLM 0.24.0
         "RuntimeError: Assertion error (deepgemm-src/csrc/apis/layout.hpp:59): Unknown SF transformation",
         "KeyError: 'model.layers.43.mtp_block.main_norm.weight'",
         "dispatch_scaled_mm, scaled_mm_helper.hpp:17",
@@ -85,7 +85,7 @@ SEEN = {
     ],
     'Out of memory while loading, or "Free memory on device ... is less than desired GPU memory utilization"': [
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
-        # seed: howtospark
+        # howtospark
         "free memory less than desired GPU memory utilization",
         "ValueError: Free memory on device cuda:0 (60.2/121.0 GiB) on startup is less than desired GPU memory "
         "utilization (0.85, 102.9 GiB).",
@@ -97,7 +97,7 @@ SEEN = {
         "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`",
     ],
     "A node answers ping but not SSH": [
-        # seed: howtospark, "pingable but SSH-dead"
+        # howtospark calls it "pingable but SSH-dead"
         "cannot be seen any more: the node does not answer any more",
         "cannot be seen any more: ssh: connect to host 203.0.113.7 port 22: Connection timed out",
     ],
@@ -107,7 +107,7 @@ SEEN = {
         "to (198.51.100.1, 25000).",
     ],
     '"Connection closed by peer", or "RuntimeError: cancelled" in shm_broadcast': [
-        # seed: howtospark
+        # howtospark
         "RuntimeError: cancelled",
         "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer "
         "[192.168.100.2]:49283",
@@ -121,7 +121,7 @@ SEEN = {
     ],
 }
 LINES = [(symptom, line) for symptom, lines in SEEN.items() for line in lines]
-LAST_WORDS = [
+LAST_LINES = [
     "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': 1}",
     "Worker proc VllmWorker-1 died unexpectedly, shutting down executor.",
 ]
@@ -141,15 +141,15 @@ def test_every_row_of_the_table_has_a_line_that_it_explains():
 
 
 @pytest.mark.parametrize("symptom", list(SEEN)[:-2])
-def test_a_cause_is_not_hidden_by_the_general_words_that_follow_it(symptom: str):
-    assert symptom_of(explain([SEEN[symptom][0], *LAST_WORDS])) == symptom
+def test_a_cause_is_not_hidden_by_the_general_lines_that_follow_it(symptom: str):
+    assert symptom_of(explain([SEEN[symptom][0], *LAST_LINES])) == symptom
 
 
-def test_the_words_that_end_every_failed_start_blame_no_peer():
-    """Seen with a refused setting: one rank alone, and the same last words."""
+def test_the_lines_that_end_every_failed_start_do_not_blame_a_peer():
+    """A refused setting ends one rank alone, with the same last lines."""
     lines = [
         "ValueError: VLLM_PREFIX_CACHE_RETENTION_INTERVAL is set but this model has no sliding-window",
-        *LAST_WORDS,
+        *LAST_LINES,
     ]
     assert explain(lines) is None
 
@@ -169,9 +169,9 @@ def test_the_lines_of_a_healthy_start_explain_nothing():
         "spark: prompt encoder of the snapshot is /usr/local/lib/python3.12/dist-packages/vllm/tokenizers/x.py",
         "spark: checkpoint deepseek-ai/DeepSeek-V4-Flash-DSpark at 3c5ed1f0: all 48 shards are whole",
         "spark: note: roceP2p1s0f1 port 1, the other half of the QSFP port, could be used too: add it to hca",
-        # somebody's client, not ours
+        # a client's mistake, not ours
         'INFO:     127.0.0.1:34278 - "POST /v1/chat/completions HTTP/1.1" 401 Unauthorized',
-        # seed: expected, no defect
+        # expected, not a fault
         "max_num_scheduled_tokens is set to 8180 based on the speculative decoding settings",
     ]
     assert [line for line in healthy if explain([line])] == []

@@ -1,4 +1,4 @@
-"""scripts/wait_ready, whole: the shipped script with an `ssh` that answers for both nodes."""
+"""scripts/wait_ready as it is shipped, with an `ssh` that answers for both nodes."""
 
 import json
 import runpy

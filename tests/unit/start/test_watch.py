@@ -1,4 +1,4 @@
-"""Following a start: what a person is shown while it goes on, and when it will not go on any more.
+"""Following a start: what a person sees while it makes progress, and when it fails.
 
 No time passes and no node is reached: clock, log streams and Docker's answers are the test's.
 """
@@ -28,7 +28,7 @@ class Clock:
 
 
 class Events:
-    """The streams' events as a test tells them; waiting for one that never comes takes the clock's time."""
+    """The streams' events as a test gives them; waiting for one that never comes advances the clock."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -48,7 +48,7 @@ class Events:
 
 
 class Pair:
-    """A watch over head and worker whose streams, states and clock the test holds."""
+    """A watch over head and worker, with streams, states and a clock that the test controls."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.head, self.worker = rank("head", 0), rank("worker", 1)
@@ -102,7 +102,7 @@ def test_the_wait_ends_when_the_head_serves_and_not_before(pair: Pair):
     assert pair.events.told == [(pair.head, "never taken\n")]
 
 
-def test_a_change_of_phase_is_told_and_so_is_every_quarter_minute_of_silence(
+def test_a_change_of_phase_is_shown_and_so_is_every_quarter_minute_without_one(
     pair: Pair, capsys: pytest.CaptureFixture[str]
 ):
     pair.tell(
@@ -153,7 +153,7 @@ def test_a_rank_that_ends_fails_the_start_with_both_ranks_last_lines_and_the_way
     assert len(lines) == 9
 
 
-def test_a_peer_that_still_runs_is_waited_for_only_seconds(pair: Pair):
+def test_a_peer_that_still_runs_delays_the_report_by_seconds_only(pair: Pair):
     pair.states["worker"] = RankState(exit_code=0, finished_at="2026-11-30T07:00:03Z")
     pair.tell((pair.head, "Loading safetensors checkpoint shards:   2% Completed | 1/48"), (pair.worker, None))
     lines = pair.failure()
@@ -201,7 +201,7 @@ def test_only_the_last_lines_are_shown_but_all_that_are_kept_are_read(pair: Pair
 
 
 def test_a_head_that_lost_its_worker_is_a_failure_although_it_ended_with_0(pair: Pair):
-    """The real engine's exit code; the first exception stands above the last lines, its consequences among them."""
+    """That is the real engine's exit code; the first exception is shown above the last lines, its consequences."""
     pair.states["head"] = RankState(exit_code=0)
     pair.tell(*[(pair.head, line) for line in LOST_WORKER])
     pair.tell(*[(pair.head, f"(APIServer pid=1) INFO 12-01 [core_client.py:{n}] [shutdown]") for n in range(12)])
@@ -215,7 +215,7 @@ def test_a_head_that_lost_its_worker_is_a_failure_although_it_ended_with_0(pair:
     assert any(line.startswith("what this means: A rank lost its peer") for line in lines)
 
 
-def test_a_first_exception_that_the_kept_lines_lost_is_explained_all_the_same(pair: Pair):
+def test_a_first_exception_that_is_no_longer_among_the_kept_lines_is_explained_all_the_same(pair: Pair):
     pair.states["head"] = RankState(exit_code=1)
     pair.tell((pair.head, "torch.OutOfMemoryError: CUDA out of memory.\n"))
     pair.tell(*[(pair.head, f"  frame {number}\n") for number in range(1000)], (pair.head, None))
@@ -233,9 +233,7 @@ def test_the_limit_names_the_phase_and_calls_nothing_ended(pair: Pair):
     assert not any("ended" in line for line in lines)
 
 
-def test_a_log_stream_that_breaks_off_is_taken_up_again_while_the_rank_runs(
-    pair: Pair, capsys: pytest.CaptureFixture[str]
-):
+def test_a_log_stream_that_breaks_off_is_reopened_while_the_rank_runs(pair: Pair, capsys: pytest.CaptureFixture[str]):
     pair.tell((pair.head, None), (pair.head, "INFO:     Application startup complete.\n"))
     pair.until_serving()
     assert pair.followed == ["head", "worker", "head"]
