@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Unpack
 
 import pulumi
 import pulumi_command as command
@@ -10,7 +10,7 @@ import pulumi_docker as docker
 
 from components.facts.generation import Generation
 from components.facts.node_plan import NodePlan
-from components.remote import connection, script_resource
+from components.remote import ScriptOptions, connection, script_resource
 from components.settings.cluster import ClusterSettings
 from components.settings.sections import NodeSettings
 from components.ssh.target import Resolved, Target
@@ -85,25 +85,22 @@ class Node(pulumi.ComponentResource):
         timeout_s: int,
         opts: pulumi.ResourceOptions,
         repair: str | None = None,
-        **options: Any,
+        **options: Unpack[ScriptOptions],
     ) -> command.remote.Command:
         """A script of scripts/node as a resource `<role>-<purpose>` on this node.
 
         `repair` says what the node lacks although the state has it: the script runs again, once in a generation.
         """
-        ignored = []
-        if repair:
-            options["triggers"] = [f"{repair} (generation {self._generation})"]
-        elif "triggers" not in options:
+        if not repair:
             # the state keeps the last repair's reason; having none now is not a change
-            ignored.append("triggers")
-        opts = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(ignore_changes=ignored))
+            opts = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(ignore_changes=["triggers"]))
         return script_resource(
             f"{self.role}-{purpose}",
             script,
             inputs,
             connection=self._connection,
             timeout_s=timeout_s,
+            triggers=[f"{repair} (generation {self._generation})"] if repair else None,
             opts=opts,
             **options,
         )

@@ -1,7 +1,7 @@
 """Scripts of scripts/node as Pulumi resources, and pulumi-command's connection to a node."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TypedDict, Unpack
 
 import pulumi
 import pulumi_command as command
@@ -12,8 +12,20 @@ from components.ssh.target import Resolved, SshError, Target, host_key, key_file
 from loader import payload
 
 
-def way_in(resolved: Resolved) -> dict[str, Any]:
-    """Arguments of a connection: the agent rather than a key file, and always the host key."""
+class Hop(TypedDict):
+    """Arguments of a connection to a node or to its jump host."""
+
+    host: str
+    port: int
+    user: str
+    host_key: str
+    private_key: pulumi.Output[str] | None
+    dial_error_limit: int
+    per_dial_timeout: int
+
+
+def hop(resolved: Resolved) -> Hop:
+    """The agent rather than a key file, and always the host key. Raises SshError when it finds none."""
     key = key_file(resolved)
     return {
         "host": resolved.host,
@@ -36,7 +48,7 @@ def connection(target: Target, resolved: Resolved | None) -> command.remote.Conn
     if resolved is None:
         return command.remote.ConnectionArgs(host=target.host, port=target.port, user=target.user)
     jump = resolved.proxy_jump
-    return command.remote.ConnectionArgs(**way_in(resolved), proxy=proxy(target, jump) if jump else None)
+    return command.remote.ConnectionArgs(**hop(resolved), proxy=proxy(target, jump) if jump else None)
 
 
 def proxy(target: Target, jump: str) -> command.remote.ProxyConnectionArgs:
@@ -47,7 +59,20 @@ def proxy(target: Target, jump: str) -> command.remote.ProxyConnectionArgs:
             "jump through one host"
         )
     resolved = resolve(Target.parse(jump.removeprefix("ssh://"), target.config))
-    return command.remote.ProxyConnectionArgs(**way_in(resolved))
+    return command.remote.ProxyConnectionArgs(**hop(resolved))
+
+
+class ScriptOptions(TypedDict, total=False):
+    note: str
+    """Comes before the command as a no-op: the diff shows why the script runs again."""
+    update_inputs: Mapping[str, object]
+    """For running again, where they differ from the first time's."""
+    delete_inputs: Mapping[str, object]
+    """For the removal of the resource."""
+    secrets: Mapping[str, pulumi.Input[str]]
+    """Environment variables, which reach the script over stdin."""
+    variables: Mapping[str, pulumi.Input[str]]
+    """The same for outputs of another step that are not secret."""
 
 
 def script_resource(
@@ -57,21 +82,17 @@ def script_resource(
     *,
     connection: pulumi.Input[command.remote.ConnectionArgs],
     timeout_s: int,
-    note: str = "",
-    triggers: list[Any] | None = None,
-    update_inputs: Mapping[str, object] | None = None,
-    delete_inputs: Mapping[str, object] | None = None,
-    secrets: Mapping[str, pulumi.Input[str]] | None = None,
-    variables: Mapping[str, pulumi.Input[str]] | None = None,
+    triggers: list[str] | None,
     opts: pulumi.ResourceOptions,
+    **options: Unpack[ScriptOptions],
 ) -> command.remote.Command:
     """A script as a resource: it runs again when its text, its inputs, its note or a trigger changes.
 
-    `update_inputs` are for running again, where they differ from the first time's; `delete_inputs` are for its removal.
-    `secrets` and `variables` (outputs of another step) reach it as environment variables, over stdin.
     Its stderr is shown while it runs; its stdout is data and is not shown.
     """
     stdin: pulumi.Input[str] = payload(script)
+    update, delete = options.get("update_inputs"), options.get("delete_inputs")
+    secrets, variables = options.get("secrets"), options.get("variables")
     if secrets or variables:
         texts: pulumi.Output[dict[str, str]] = pulumi.Output.all(**(secrets or {}), **(variables or {}))
         if secrets:
@@ -80,9 +101,9 @@ def script_resource(
     return command.remote.Command(
         resource_name,
         connection=connection,
-        create=python_line(inputs, timeout_s, note=note),
-        update=python_line(update_inputs, timeout_s) if update_inputs else None,
-        delete=python_line(delete_inputs, timeout_s) if delete_inputs else None,
+        create=python_line(inputs, timeout_s, note=options.get("note", "")),
+        update=python_line(update, timeout_s) if update else None,
+        delete=python_line(delete, timeout_s) if delete else None,
         stdin=stdin,
         triggers=triggers,
         logging=command.remote.Logging.STDERR,

@@ -5,7 +5,6 @@ is a diff of the command. Nothing here is quoted for a shell.
 """
 
 import json
-from typing import Any
 
 from components.settings.cluster import ClusterSettings
 
@@ -15,7 +14,7 @@ def compact(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def thinking(default: str) -> dict[str, Any]:
+def thinking(default: str) -> dict[str, bool | str]:
     return {"thinking": False} if default == "off" else {"thinking": True, "reasoning_effort": default}
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
 
 from components.settings.base import PROJECT_DIR, Settings, SettingsError, at_field, complaints, one_line
 from components.settings.engine_settings import WILDCARDS, EngineSettings, in_url
@@ -120,7 +121,7 @@ def profiles() -> list[str]:
     return sorted(path.stem for path in PROFILES_DIR.glob("*.yaml"))
 
 
-def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def merged(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
     """`above` over `below`; mappings merge key by key, anything else replaces what is below."""
     result = dict(below)
     for key, value in above.items():
@@ -143,7 +144,12 @@ def read_profile(name: str) -> tuple[Mapping[str, Any], Needs]:
     return values, Needs(**values.pop("needs_patches", {}))
 
 
-def with_profile(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def profile_repos() -> set[str]:
+    """The model repositories that the profiles name."""
+    return {read_profile(name)[0]["checkpoint"]["repo"] for name in profiles()}
+
+
+def with_profile(raw: Mapping[str, object]) -> tuple[dict[str, object], list[str]]:
     """The stack's values over its profile's, and what is wrong with the name of the profile."""
     name = raw.get("profile")
     if name not in profiles():
@@ -178,7 +184,7 @@ NO_DIGEST = f"sha256:{0:064d}"
 """Takes the place of the digest of an image that is not built yet, where nothing is pulled."""
 
 
-def with_digest(raw: dict[str, Any], project_dir: Path, *, needed: bool) -> list[str]:
+def with_digest(raw: dict[str, object], project_dir: Path, *, needed: bool) -> list[str]:
     """Put the digest of `image.digest_file` into the reference; returns what is wrong with that file."""
     image = raw.get("image")
     if not isinstance(image, dict) or not isinstance(image.get("digest_file"), str):
@@ -226,7 +232,7 @@ def load(
     return settings
 
 
-def repeats(detail: Mapping[str, Any], no_profile: bool, no_digest: bool) -> bool:
+def repeats(detail: ErrorDetails, no_profile: bool, no_digest: bool) -> bool:
     """Whether a complaint only follows from a missing profile or digest."""
     top = detail["loc"][0] if detail["loc"] else ""
     filled = no_profile and detail["type"] == "missing" and top in ("image", "checkpoint", "engine")

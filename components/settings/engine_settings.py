@@ -1,7 +1,7 @@
 """The engine's settings, under vLLM's own names: one spelling in YAML, Python and on the command line."""
 
 import re
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -97,7 +97,7 @@ class EngineSettings(Settings):
 
     @field_validator("default_thinking", mode="before")
     @classmethod
-    def off_is_a_word(cls, value: Any) -> Any:
+    def off_is_a_word(cls, value: object) -> object:
         # YAML 1.1 reads a bare off as false
         return "off" if value is False else value
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from components.facts.checkpoint_plan import size
-from components.settings.cluster import ClusterSettings, profiles, read_profile, with_profile
+from components.settings.cluster import ClusterSettings, profile_repos, with_profile
 from components.ssh.node_script import run_script
 from components.ssh.target import Resolved, SshError, Target, resolve_nodes
 from host.console import say
@@ -107,8 +107,7 @@ def all_needs(stack: Stack, values: Values) -> list[Need]:
 
 def nodes_of(cluster: ClusterSettings, own: Path, needs: list[Need]) -> Iterator[Node]:
     """The nodes with what each must keep; `own` is their stack's file. Raises SshError for a broken configuration."""
-    of_profiles = [read_profile(name)[0]["checkpoint"]["repo"] for name in profiles()]
-    models = sorted({*of_profiles, *(need.repo for need in needs)})
+    models = sorted(profile_repos() | {need.repo for need in needs})
     for rank, (target, resolved) in enumerate(resolve_nodes(cluster)):
         keep: dict[str, dict[str, str]] = {}
         unneeded: dict[str, list[str]] = {}
