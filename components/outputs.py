@@ -5,39 +5,13 @@ from typing import TypedDict
 import pulumi
 
 from components.stack import SparkPair
-from components.start.wait import Report
+from components.start.wait import KvPool, Report, Start
 from components.verified import Verification
 
 
 class Model(TypedDict):
     repo: str
     revision: str
-
-
-class KvPool(TypedDict):
-    """The engine's own numbers; None where its log does not have them any more."""
-
-    kv_memory_gib: float | None
-    """Of a rank."""
-    kv_tokens: int | None
-    context_tokens: int | None
-    """Of the longest context."""
-    max_concurrency: float | None
-    """Requests of the longest context that the pool holds at once."""
-
-
-class Start(TypedDict):
-    """How the last start went."""
-
-    served_s: float
-    """Seconds until the API was up."""
-    served_at: float
-    """When that was, Unix time."""
-    first_s: float
-    """Seconds of the first completion."""
-    warmup_s: list[float]
-    settled: bool
-    answer: str
 
 
 class Outputs(TypedDict):

@@ -35,20 +35,27 @@ class WaitInputs(TypedDict):
     warmup_agree: float
 
 
-class Report(Answer):
-    """How the start went. The engine's own numbers are None where its log does not have them any more."""
+class KvPool(TypedDict):
+    """The engine's own numbers; None where its log does not have them any more."""
 
     kv_memory_gib: float | None
-    """KV pool of a rank."""
+    """Of a rank."""
     kv_tokens: int | None
     context_tokens: int | None
-    """Tokens of the longest context."""
+    """Of the longest context."""
     max_concurrency: float | None
     """Requests of the longest context that the pool holds at once."""
+
+
+class Start(Answer):
     served_s: float
     """Seconds until the API was up."""
     served_at: float
     """When that was, Unix time."""
+
+
+class Report(KvPool, Start):
+    """How the start went."""
 
 
 def wait(inputs: WaitInputs) -> Report:
