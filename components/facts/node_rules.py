@@ -1,14 +1,11 @@
 """The preflight's rules for one node: from the settings and its facts to findings. Pure."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from components.facts.checkpoint_plan import amount, missing_gib
-from components.facts.node_facts import NodeFacts
+from components.facts.finding import Finding, NodeView
 from components.rank.spec import container_name
-from components.settings.cluster import ClusterSettings
 from facts.document import DockerFacts
 from gid.members import Refusal as FabricRefusal
 from hub.files import snapshot_of
@@ -20,53 +17,6 @@ IMAGE_GIB = 25
 BAD_KERNELS = ("7.0.0-1019",)
 LEAST_DOCKER_API = (1, 45)
 """Of Docker 26: the first with mount options in a container's own mounts."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    level: Literal["error", "warning"]
-    where: str
-    """Role of the node, or the settings path."""
-    text: str
-    """What is wrong, why it matters, the way out."""
-    rule: str | None = None
-    """Name under which `allow` turns an error into a warning."""
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.text}"
-
-
-@dataclass(frozen=True)
-class NodeView:
-    """One node as a rule sees it."""
-
-    cluster: ClusterSettings
-    rank: int
-    facts: NodeFacts
-    stack: str
-    has_hf_token: bool = False
-
-    @property
-    def role(self) -> str:
-        return self.cluster.role(self.rank)
-
-    def error(self, text: str, rule: str | None = None) -> Finding:
-        return Finding("error", self.role, text, rule)
-
-    def warning(self, text: str) -> Finding:
-        return Finding("warning", self.role, text)
-
-    @property
-    def runs_our_rank(self) -> bool:
-        """Whether a rank of this stack runs there: replacing it frees what it holds."""
-        rank = self.facts.live_rank(self.stack, self.rank, self.role)
-        return rank is not None and rank.running
-
-    @property
-    def our_containers(self) -> set[str]:
-        """Names of this stack's containers there, identified by label."""
-        containers = self.facts.containers or []
-        return {container.name for container in containers if container.labels.get("spark.stack") == self.stack}
 
 
 def docker_usable(view: NodeView) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from components.facts.node_rules import Finding, NodeView
+from components.facts.finding import Finding, NodeView
 from components.settings.cluster import ClusterSettings
 from patches.files import way_out
 

@@ -5,8 +5,9 @@ Pure. A rule that a stack lists under `allow` only warns.
 
 from collections.abc import Callable, Iterator, Sequence
 
+from components.facts.finding import Finding, NodeView
 from components.facts.node_facts import NodeFacts
-from components.facts.node_rules import NODE_RULES, Finding, NodeView
+from components.facts.node_rules import NODE_RULES
 from components.facts.patch_rules import image_fits, patches_to_be_had
 from components.settings.base import Refusal
 from components.settings.cluster import ClusterSettings

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from components.facts.node_rules import Finding
+from components.facts.finding import Finding
 from components.facts.preflight import findings
 from tests.program.pair import healthy, typed
 from tests.unit.stacks import cluster
