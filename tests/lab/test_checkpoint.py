@@ -142,7 +142,7 @@ def test_whatever_is_broken_on_the_worker_that_alone_is_mended_over_the_fabric(p
 
     shown = words_of(up(pair, no_hub).text)
     assert "worker" in shown and "is damaged" in shown
-    assert "belongs to another user: the checkpoint's step gives it to spark" in shown
+    assert "belongs to another user: the checkpoint's step will give it to spark" in shown
     assert_whole(*NODES)
     after = blobs("worker")
     assert {name for name in before if before[name] != after[name]} == {
@@ -212,7 +212,7 @@ def test_a_full_disk_on_the_worker_is_told_in_numbers_before_and_in_words_when_i
     try:
         refused = words_of(pair.preview(small, check=False).text)
         lacks = f"lacks {mib('head', SNAPSHOT):.1f} MiB on this node"
-        assert f"worker: the checkpoint {lacks} and /home/spark/small has 20.0 MiB free" in refused
+        assert f"worker: the checkpoint {lacks}, and /home/spark/small has 20.0 MiB free" in refused
         on("worker", "mount -o remount,size=100m ~spark/small", root=True)
         run = under_way(pair, "worker", 5, small)
         on("worker", "head -c 100000000 /dev/zero >~/small/something-else; true")
