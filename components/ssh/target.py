@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from components.settings.cluster import ClusterSettings
+from components.settings.engine_settings import in_url
 from components.settings.sections import SSH_TARGET
 
 CONNECT_TIMEOUT_S = 8
@@ -58,8 +59,8 @@ class Target:
     @property
     def url(self) -> str:
         """The docker provider's notation."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"ssh://{f'{self.user}@' if self.user else ''}{host}{f':{self.port}' if self.port else ''}"
+        user, port = f"{self.user}@" if self.user else "", f":{self.port}" if self.port else ""
+        return f"ssh://{user}{in_url(self.host)}{port}"
 
 
 def with_flag(options: list[str]) -> list[str]:
