@@ -7,6 +7,7 @@ from components.facts.generation import PATCHES, LiveRank
 from facts.document import Facts, parsed
 from gid.lookup import Resolution, resolve
 from gid.members import Refusal
+from host.console import first_of
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,7 @@ class NodeFacts(Facts):
 
     def patches_gap(self) -> str | None:
         """Why the patches' files must be put in their place, in words; None when they are there, or nobody knows."""
-        missing = self.patches.missing if self.patches else []
-        return f"{missing[0]}{f' and {len(missing) - 1} more' if missing[1:] else ''}" if missing else None
+        return first_of(self.patches.missing) if self.patches else None
 
     def job_runs(self, stack: str) -> bool:
         """Whether a job of this stack works on the checkpoint now; one that has ended and only serves peers doesn't."""
@@ -60,8 +60,7 @@ class NodeFacts(Facts):
         """Why the checkpoint must be fetched; None when it is verified."""
         if self.checkpoint is None:
             return "the cache could not be read"
-        gaps = self.checkpoint.gaps
-        return f"{gaps[0]}{f' and {len(gaps) - 1} more' if gaps[1:] else ''}" if gaps else None
+        return first_of(self.checkpoint.gaps)
 
 
 def parse(text: str) -> NodeFacts:

@@ -27,7 +27,7 @@ from download.job import Offer, Secret
 from download.job_status import JobStatus
 from download.tree import JobInputs, Work
 from host import chown_trees
-from host.console import say, utc_now
+from host.console import first_of, say, utc_now
 from host.our_folder import docker, folder_of
 from hub.files import gaps, snapshot_of
 from hub.manifest import unverified
@@ -217,8 +217,7 @@ def begin(inputs: StepInputs) -> Begun:
 def fault(inputs: StepInputs) -> str | None:
     """Why this node's checkpoint is not verified; None when it is."""
     snapshot = snapshot_in(inputs)
-    faults = gaps(snapshot, inputs["shards"], inputs["encoding_file"]) or unverified(snapshot)
-    return f"{faults[0]}{f' and {len(faults) - 1} more' if faults[1:] else ''}" if faults else None
+    return first_of(gaps(snapshot, inputs["shards"], inputs["encoding_file"]) or unverified(snapshot))
 
 
 def follow(inputs: StepInputs) -> Verified:

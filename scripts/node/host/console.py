@@ -1,11 +1,20 @@
 """How a script of this folder speaks to a person: lines on stderr, since its stdout is data. And how it tells time."""
 
+from __future__ import annotations
+
 import sys
 import time
+from collections.abc import Sequence
 
 
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def first_of(lines: Sequence[str]) -> str | None:
+    """The first line and how many more there are; None where there is none."""
+    more = f" and {len(lines) - 1} more" if lines[1:] else ""
+    return f"{lines[0]}{more}" if lines else None
 
 
 def utc_now() -> str:
