@@ -14,13 +14,12 @@ from typing import Annotated, Literal, Self
 import yaml
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from components.settings.base import PROJECT_DIR, Settings, complaints
+from components.settings.base import PROJECT_DIR, Settings, at_field, complaints
 from components.settings.sections import DIGEST
 from patches.files import PatchSource, checked, read
 from rank.patch_steps import PatchStep
 
 LOCKS_DIR = Path(__file__).parent / "patch_locks"
-SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def is_a_plain_path(value: str) -> str:
@@ -31,7 +30,7 @@ def is_a_plain_path(value: str) -> str:
 
 
 FilePath = Annotated[str, AfterValidator(is_a_plain_path)]
-Sha256 = Annotated[str, Field(pattern=SHA256.pattern)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Patch(Settings):
@@ -82,10 +81,10 @@ class PatchLock(Settings):
     def names_are_unique(self) -> Self:
         names = [patch.name for patch in self.patches]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"patches: {twice[0]} stands there twice: give each a name of its own")
+            raise at_field("patches", f"{twice[0]} stands there twice: give each a name of its own")
         for digest in self.images:
             if not DIGEST.fullmatch(digest):
-                raise ValueError(f"images: {digest!r} is not a sha256: digest")
+                raise at_field("images", f"{digest!r} is not a sha256: digest")
         return self
 
 
@@ -125,13 +124,15 @@ class PatchSettings(Settings):
 
     @model_validator(mode="after")
     def lock_and_names_exist(self) -> Self:
-        lock = self.read()
-        names = [patch.name for patch in lock.patches]
+        try:
+            names = [patch.name for patch in self.read().patches]
+        except LockError as error:
+            raise at_field("lock", str(error)) from None
         if unknown := [name for name in self.skip if name not in names]:
-            raise ValueError(f"skip: the lock {self.lock} has no patch {unknown[0]!r}: it has {', '.join(names)}")
+            raise at_field("skip", f"the lock {self.lock} has no patch {unknown[0]!r}: it has {', '.join(names)}")
         for patch in self.patches:
             if lacking := [name for name in patch.needs if name in self.skip]:
-                raise ValueError(f"skip: {patch.name} needs {lacking[0]}: leave out both")
+                raise at_field("skip", f"{patch.name} needs {lacking[0]}: leave out both")
         return self
 
     def read(self) -> PatchLock:
@@ -139,7 +140,7 @@ class PatchSettings(Settings):
         if self.lock in locks():
             return read_lock(LOCKS_DIR / f"{self.lock}.yaml")
         if not self.lock.endswith(".yaml"):
-            raise LockError(f"lock: there is no lock {self.lock!r}: use one of {', '.join(locks())}, or a .yaml file")
+            raise LockError(f"there is no lock {self.lock!r}: use one of {', '.join(locks())}, or a .yaml file")
         return read_lock(PROJECT_DIR / self.lock)
 
     @property
