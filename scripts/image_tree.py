@@ -15,10 +15,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "node"))
 
+from patches.files import write
 from rank.patch_steps import MOUNT, PatchFailed, PatchStep, apply
 
 ROOT = Path("/usr/local/lib/python3.12/dist-packages/vllm")
 """Where the pinned image has vLLM, and where every patch of the recipe looks for it."""
+ENCODER = "tokenizers/deepseek_v4_encoding.py"
+"""The prompt encoder in that tree, which a start replaces by the checkpoint's."""
 ENTER = f"""set -e
 scratch=$1 tree=$2 files=$3; shift 3
 mount -t tmpfs tmpfs "$scratch"
@@ -52,10 +55,7 @@ def run_patches(tree: Path, patches: list[PatchStep], contents: Mapping[str, byt
     with tempfile.TemporaryDirectory() as name:
         scratch, files = Path(name, "scratch"), Path(name, "patches")
         scratch.mkdir()
-        for path, content in contents.items():
-            file = files / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(content)
+        write(files, contents)
         alone = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
         here = [sys.executable, __file__, json.dumps(patches), str(limit_s), str(Path(name, "patching"))]
         argv = [*alone, "sh", "-c", ENTER, "sh", str(scratch), str(tree), str(files), *here]

@@ -32,6 +32,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     def absolute(text: str) -> Path:
         return Path(text).absolute()
 
+    def lock_or_file(text: str) -> str:
+        return str(absolute(text)) if text.endswith(".yaml") else text
+
     what = parser.add_subparsers(metavar="lock|check", dest="what", required=True)
     lock = what.add_parser("lock", help="make a lock from a commit")
     lock.add_argument("--commit", required=True, metavar="C", help="all 40 digits")
@@ -44,7 +47,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     check.add_argument("--skip", action="append", default=[], metavar="NAME", help="leave a patch out; may be repeated")
     for parser_of in (lock, check):
-        parser_of.add_argument("--lock", default=LOCK, metavar="LOCK", help=f"the present lock (default {LOCK})")
+        parser_of.add_argument(
+            "--lock", default=LOCK, type=lock_or_file, metavar="LOCK", help=f"the present lock (default {LOCK})"
+        )
         parser_of.add_argument(
             "--folder", type=absolute, metavar="F", help="a copy of the repository to read instead of fetching"
         )
@@ -52,8 +57,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(call: Call) -> Answer:
     asked = call.asked
-    if Path(asked.lock).is_file():
-        asked.lock = str(Path(asked.lock).absolute())
     try:
         settings = PatchSettings(lock=asked.lock, skip=getattr(asked, "skip", []), folder=asked.folder)
         return make_lock(call, settings) if asked.what == "lock" else check(call, settings)
@@ -65,15 +68,11 @@ def run(call: Call) -> Answer:
         raise SettingsError([str(error)]) from None
 
 
-def contents_of(source: PatchSource, copy: Path | None) -> dict[str, bytes | str]:
-    return read(copy / source["folder"], source["files"]) if copy else fetch(source)
-
-
 def make_lock(call: Call, settings: PatchSettings) -> Answer:
     before, asked = settings.read(), call.asked
     repository = asked.repository or before.repository
     source: PatchSource = {**settings.source, "repository": repository, "commit": asked.commit}
-    contents = contents_of(source, asked.folder)
+    contents = read(asked.folder / source["folder"], source["files"]) if asked.folder else fetch(source)
     hashes = {path: sha256(content).hexdigest() for path, content in contents.items() if isinstance(content, bytes)}
     if not hashes:
         raise PatchError([f"{path} {why}" for path, why in contents.items() if isinstance(why, str)])
@@ -100,10 +99,10 @@ def make_lock(call: Call, settings: PatchSettings) -> Answer:
 
 def check(call: Call, settings: PatchSettings) -> Answer:
     asked = call.asked
-    contents = checked(settings.source, contents_of(settings.source, asked.folder))
+    contents = settings.contents_here() or checked(settings.source, fetch(settings.source))
     with tempfile.TemporaryDirectory() as name:
         tree = image_tree.copy_of(asked.tree, Path(name))
         if asked.encoder:
-            shutil.copyfile(asked.encoder, tree / "tokenizers/deepseek_v4_encoding.py")
+            shutil.copyfile(asked.encoder, tree / image_tree.ENCODER)
         code = image_tree.run_patches(tree, [patch.step() for patch in settings.patches], contents, settings.limit_s)
     return Answer({"lock": asked.lock, "patches": [patch.name for patch in settings.patches], "code": code}, code and 1)

@@ -67,6 +67,13 @@ def read(folder: Path, files: Mapping[str, str]) -> dict[str, bytes | str]:
     return {path: one(path) for path in files}
 
 
+def write(folder: Path, contents: Mapping[str, bytes]) -> None:
+    for path, content in contents.items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+
+
 def fetch(source: PatchSource) -> dict[str, bytes | str]:
     """The files of one commit, from the network."""
     base = "/".join([source["endpoint"].rstrip("/"), source["repository"], source["commit"], source["folder"]])

@@ -16,7 +16,7 @@ from typing import TypedDict
 
 from host.console import say
 from host.our_folder import folder_of
-from patches.files import FOLDER, PatchError, PatchSource, checked, fetch, pack, problems, read, unpack
+from patches.files import FOLDER, PatchError, PatchSource, checked, fetch, pack, problems, read, unpack, write
 
 
 class PlaceInputs(TypedDict):
@@ -47,21 +47,20 @@ def missing(stack: str, lock: str, source: PatchSource) -> list[str]:
 def place(inputs: PlaceInputs, packed: str | None) -> Placed:
     """Raises PatchError."""
     source, target = inputs["source"], folder(inputs["stack"], inputs["lock"])
-    if missing(inputs["stack"], inputs["lock"], source):
+    try:
+        contents = checked(source, read(target, source["files"]))
+    except PatchError:
         if packed is None:
             say(f"patches: fetching {len(source['files'])} files of {source['repository']} at {source['commit'][:8]}")
-        contents = checked(source, fetch(source) if packed is None else unpack(packed))
+        arrived = checked(source, fetch(source) if packed is None else unpack(packed))
         part = target.with_name(f"{target.name}.part")
         shutil.rmtree(part, ignore_errors=True)
-        for path, content in contents.items():
-            file = part / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(content)
+        write(part, arrived)
         # a rank that runs keeps the folder that it mounts, whatever has its name
         shutil.rmtree(target, ignore_errors=True)
         part.rename(target)
-    say(f"patches: {len(source['files'])} files are here, every sha256 is the lock's")
-    contents = checked(source, read(target, source["files"]))
+        contents = checked(source, read(target, source["files"]))
+    say(f"patches: {len(contents)} files are here, every sha256 is the lock's")
     return {"folder": str(target), "files": pack(contents) if inputs["share"] else None}
 
 

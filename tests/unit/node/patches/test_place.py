@@ -2,9 +2,7 @@
 
 import json
 from hashlib import sha256
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 from hypothesis import given
@@ -13,29 +11,18 @@ from hypothesis import strategies as st
 from patches import place
 from patches.files import PatchSource, pack, unpack
 from tests.unit.executables import run_shipped
+from tests.unit.servers import serving
 
 COMMIT = "c0ffee" + "0" * 34
 CONTENTS = {"one.py": b"print('one')\n", "beside/__init__.py": b"", "two.sh": b"echo \xff two"}
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
-def origin(tmp_path_factory: pytest.TempPathFactory):
-    """A server that has one commit, and the folder of its files."""
-    root = tmp_path_factory.mktemp("origin")
-    files = root / "owner/recipe" / COMMIT / "patches"
-    for path, content in CONTENTS.items():
-        (files / path).parent.mkdir(parents=True, exist_ok=True)
-        (files / path).write_bytes(content)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), lambda *given: Quiet(*given, directory=str(root)))
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", files
-    server.shutdown()
-    server.server_close()
+def origin():
+    """The URL of a server that has one commit."""
+    files = {f"/owner/recipe/{COMMIT}/patches/{path}": content for path, content in CONTENTS.items()}
+    with serving(lambda request: (200, files[request[1]]) if request[1] in files else (404, b"")) as (url, _):
+        yield url
 
 
 def inputs(
@@ -62,7 +49,7 @@ def run(home: Path, asked: place.PlaceInputs, packed: str = ""):
 
 
 def test_the_head_fetches_them_and_the_other_nodes_get_them_from_it(origin, tmp_path):
-    head = run(tmp_path / "head", inputs(origin[0], share=True))
+    head = run(tmp_path / "head", inputs(origin, share=True))
     assert head.returncode == 0, head.stderr
     assert placed(tmp_path / "head") == CONTENTS
     answer = json.loads(head.stdout)
@@ -74,22 +61,22 @@ def test_the_head_fetches_them_and_the_other_nodes_get_them_from_it(origin, tmp_
 
 
 def test_files_that_are_there_are_fetched_by_nobody(origin, tmp_path):
-    assert run(tmp_path, inputs(origin[0])).returncode == 0
+    assert run(tmp_path, inputs(origin)).returncode == 0
     again = run(tmp_path, inputs("http://127.0.0.1:9"))
     assert (again.returncode, placed(tmp_path)) == (0, CONTENTS)
 
 
 def test_a_file_that_was_edited_on_the_node_is_put_right(origin, tmp_path):
-    run(tmp_path, inputs(origin[0]))
+    run(tmp_path, inputs(origin))
     edited = tmp_path / ".local/share/spark-stack/dev/patches/0123456789ab/one.py"
     edited.write_text("print('another')\n")
-    assert run(tmp_path, inputs(origin[0])).returncode == 0
+    assert run(tmp_path, inputs(origin)).returncode == 0
     assert placed(tmp_path) == CONTENTS
 
 
 def test_another_content_is_refused_with_both_hashes_and_the_way_out(origin, tmp_path):
     wanted = "0" * 64
-    refused = run(tmp_path, inputs(origin[0], files={"one.py": wanted}))
+    refused = run(tmp_path, inputs(origin, files={"one.py": wanted}))
     actual = sha256(CONTENTS["one.py"]).hexdigest()
     assert refused.returncode == 1
     assert f"one.py has sha256 {actual}, the lock says {wanted}" in refused.stderr
@@ -98,7 +85,7 @@ def test_another_content_is_refused_with_both_hashes_and_the_way_out(origin, tmp
 
 
 def test_every_file_that_cannot_be_fetched_is_named(origin, tmp_path):
-    refused = run(tmp_path, inputs(origin[0], commit="d" * 40))
+    refused = run(tmp_path, inputs(origin, commit="d" * 40))
     assert refused.returncode == 1
     for path in CONTENTS:
         assert f"{path} cannot be fetched" in refused.stderr
