@@ -38,7 +38,7 @@ class NfsExport(pulumi.ComponentResource):
             "action": "make",
             "stack": pulumi.get_stack(),
             "hf_cache": node.settings.hf_cache,
-            "clients": [str(other.fabric_ip) for other in cluster.nodes[1:]],
+            "worker_fabric_ips": [str(other.fabric_ip) for other in cluster.nodes[1:]],
             "image": cluster.image.pinned,
             "python": cluster.image.python,
         }
@@ -100,7 +100,7 @@ class NfsCheckpoint(NodeCheckpoint):
         checkpoint = cluster.checkpoint
         address = str(cluster.nodes[0].fabric_ip)
         inputs: ProofInputs = {
-            "address": address,
+            "head_fabric_ip": address,
             "options": NFS_OPTIONS,
             "repo": checkpoint.repo,
             "revision": checkpoint.revision,

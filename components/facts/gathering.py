@@ -31,7 +31,7 @@ def inputs_of(settings: ClusterSettings, rank: int, stack: str) -> FactsInputs:
         # only the head downloads, and only a worker that reads over the fabric needs the head's server
         "endpoint": settings.checkpoint.endpoint if rank == 0 else None,
         "patches": patch_inputs(settings, rank),
-        "nfs": str(settings.nodes[0].fabric_ip) if settings.reads_over_nfs(rank) else None,
+        "head_fabric_ip": str(settings.nodes[0].fabric_ip) if settings.reads_over_nfs(rank) else None,
     }
 
 

@@ -154,7 +154,7 @@ def checkpoint_reachable(view: NodeView) -> Iterator[Finding]:
     hub, page = f"the hub {settings.endpoint}", f"{settings.endpoint}/{settings.repo}"
     if error.status is None:
         yield view.error(
-            f"{hub} cannot be reached from this node ({error.words}), and the checkpoint is not verified "
+            f"{hub} cannot be reached from this node ({error.message}), and the checkpoint is not verified "
             f"({view.facts.checkpoint_gap()}): connect the node to the internet, or correct checkpoint.endpoint"
         )
     elif error.status in (401, 403):
@@ -165,11 +165,11 @@ def checkpoint_reachable(view: NodeView) -> Iterator[Finding]:
             )
     elif error.status == 404:
         yield view.error(
-            f"{hub} has no revision {settings.revision} of {settings.repo} with an index ({error.words}): compare "
+            f"{hub} has no revision {settings.revision} of {settings.repo} with an index ({error.message}): compare "
             f"checkpoint.repo and checkpoint.revision with {page}"
         )
     else:
-        yield view.warning(f"{hub} answers with status {error.status} ({error.words}): the download will wait for it")
+        yield view.warning(f"{hub} answers with status {error.status} ({error.message}): the download will wait for it")
 
 
 def ports_free(view: NodeView) -> Iterator[Finding]:

@@ -81,7 +81,7 @@ def test_moving_to_nfs_makes_both_ranks_new(reading: Engine, dev: Engine):
 
 
 def test_only_the_workers_addresses_are_exported_to(reading: Engine):
-    assert '"clients":["192.168.100.2"]' in reading.one("head-nfs-export").inputs["create"]
+    assert '"worker_fabric_ips":["192.168.100.2"]' in reading.one("head-nfs-export").inputs["create"]
 
 
 def test_a_server_that_does_not_answer_is_restarted_and_verified_and_no_rank_is_touched(run_program: Runner):

@@ -5,24 +5,20 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Literal
 
 from download import hub_client
 from download.job_status import Status
 from hub.blob_hash import digest_of
-from hub.files import gaps, snapshot_of
+from hub.files import PinnedRevision, gaps, snapshot_of
 from hub.manifest import DAMAGED, PART, Entry, content_of, place, write_main
 from hub.verified import VerifiedBlobs
 
 
-class Work(TypedDict):
+class Work(PinnedRevision):
     """What a node has to do for its checkpoint. A job that does the same is joined, one with other work is ended."""
 
     role: Literal["fetch", "mirror"]
-    repo: str
-    revision: str
-    shards: int
-    encoding_file: str
     endpoint: str
     patience_s: float
     """How long to wait for a hub that does not answer."""

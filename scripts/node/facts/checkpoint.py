@@ -1,4 +1,4 @@
-"""What a node knows of its checkpoint before anything is declared: what lacks, what is here, who would give the rest.
+"""What a node knows of its checkpoint before anything is declared: what is missing, what is on disk, who has the rest.
 
 Part of facts.gather; reads only. Standard library only, Python 3.10.
 """
@@ -15,7 +15,7 @@ from hub.files import INDEX, gaps, snapshot_of
 from hub.manifest import PARTIAL, Entry, checked, of_snapshot, unverified
 
 HUB_S, LISTING_S = 8.0, 3.0
-"""Together less than what a probe may take."""
+"""Together less than a probe may take."""
 
 Sizes = dict[str, int]
 
@@ -25,7 +25,7 @@ def checkpoint(
 ) -> CheckpointFacts:
     """What a revision lacks, what of it is on this node, and whether the hub would give the rest.
 
-    The node with an endpoint, the head, knows the listing or asks for it; other nodes' lack is counted by it.
+    The node with an endpoint, the head, has the listing or asks for it; it also tells how much the other nodes lack.
     """
     hub = Path(hf_cache) / "hub"
     snapshot = snapshot_of(hub, repo, revision)
@@ -43,7 +43,7 @@ def checkpoint(
     files, blobs = sizes(folder, snapshot)
     return CheckpointFacts(
         gaps=lacking,
-        # what is under way is counted: the same disk will hold it when it has arrived
+        # unfinished downloads count: the same disk will hold them when they are complete
         bytes_present=sum(files.values()) + sum(size for name, size in blobs.items() if name.endswith(PARTIAL)),
         revisions=sorted(path.name for path in snapshot.parent.glob("*") if path.is_dir()),
         outside=None if real.startswith(f"{os.path.realpath(hub)}/") else real,
@@ -54,42 +54,42 @@ def checkpoint(
 
 
 def sizes(model: Path, snapshot: Path) -> tuple[Sizes, Sizes]:
-    """Bytes of every file of the snapshot by its path, and of every blob of any revision by its name.
+    """Bytes of every file of the snapshot by path, and of every blob of any revision by name.
 
-    Of a blob that is under way, what it takes on the disk, by its name with the ending.
+    An unfinished download counts with what it takes on disk, by its name with the ending.
     """
     blobs = {}
     for path in (model / "blobs").glob("*"):
         with contextlib.suppress(FileNotFoundError):  # renamed when complete
             about = path.stat()
             blobs[path.name] = about.st_blocks * 512 if path.name.endswith(PARTIAL) else about.st_size
-    found = (path for path in snapshot.rglob("*") if path.is_file())
-    return {path.relative_to(snapshot).as_posix(): path.stat().st_size for path in found}, blobs
+    files = (path for path in snapshot.rglob("*") if path.is_file())
+    return {path.relative_to(snapshot).as_posix(): path.stat().st_size for path in files}, blobs
 
 
 def listing(endpoint: str, repo: str, revision: str) -> list[Entry] | None:
-    """The hub's list of a revision's files, as it gives it to somebody without a token; None when it does not."""
+    """The hub's list of a revision's files, asked for without a token; None if it gives none."""
     import json
     import urllib.request
 
     url = f"{endpoint}/api/models/{repo}/tree/{revision}?recursive=true"
     try:
         with urllib.request.urlopen(url, timeout=LISTING_S) as answer:
-            # a further page: no revision of ours has so many files
+            # several pages: no revision of ours has so many files
             if 'rel="next"' in (answer.headers.get("Link") or ""):
                 return None
             files = [row for row in json.load(answer) if row["type"] == "file"]
-        # a large file's own oid and size are its pointer's
+        # a large file's own oid and size are those of its LFS pointer
         contents = [row.get("lfs") or row for row in files]
         rows = zip(files, contents, strict=True)
         return checked([file["path"], content["oid"], content["size"]] for file, content in rows)
     except (OSError, ValueError, KeyError, TypeError):
-        # only to say beforehand how much there is to do
+        # the listing only tells beforehand how much there is to do
         return None
 
 
 def hub_error(endpoint: str, repo: str, revision: str) -> HubError | None:
-    """What the hub says to somebody without a token who asks for the index: None for a yes."""
+    """How the hub refuses the index to a request without a token; None if it gives it."""
     import urllib.error
     import urllib.request
 
@@ -103,10 +103,10 @@ def hub_error(endpoint: str, repo: str, revision: str) -> HubError | None:
         return HubError(None, str(getattr(error, "reason", error)))
 
 
-def knock(address: str) -> str | None:
-    """None when an NFS server takes connections at this address, else why not."""
+def nfs_refusal(head_fabric_ip: str) -> str | None:
+    """Why the head's NFS server takes no connection; None when it does."""
     try:
-        with socket.create_connection((address, 2049), timeout=3):
+        with socket.create_connection((head_fabric_ip, 2049), timeout=3):
             return None
     except OSError as error:
         return error.strerror or str(error)

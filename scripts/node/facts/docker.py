@@ -1,7 +1,7 @@
 """What a node's dockerd says, read over its socket: whether it may be used, which containers matter, the image.
 
-Reads only. Environment variables and commands of containers are judged here and not passed on, since they can hold
-keys. Runs on a node: standard library only, Python 3.10.
+Reads only. Does not pass on environment variables and commands of containers, because they can hold keys. Runs on a
+node: standard library only, Python 3.10.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from host import dockerd
 
 LIMIT_S = 10.0
 OVERRIDES = ("NCCL_", "VLLM_HOST_IP")
-"""Variables of an image that steer the fabric of a rank that does not set them; *_SOCKET_IFNAME too."""
+"""Beginnings of an image's variables that steer the fabric of a rank; those that end with _SOCKET_IFNAME do too."""
 
 
 class Unusable(Exception):
-    """dockerd cannot be used; `status` says which of the three ways out applies: missing, denied or down."""
+    """dockerd cannot be used; `status` says which of three ways out applies: missing, denied or down."""
 
     def __init__(self, status: str, detail: str) -> None:
         super().__init__(detail)
@@ -29,14 +29,14 @@ class Unusable(Exception):
 
 
 def on_path(program: str) -> bool:
-    """Whether a program is installed, also when the session's PATH leaves out the sbin folders."""
+    """Whether a program is installed, even if the session's PATH leaves out the sbin folders."""
     folders = [*os.environ.get("PATH", "").split(":"), "/usr/bin", "/usr/sbin", "/usr/local/bin", "/snap/bin"]
     return any(os.access(f"{folder}/{program}", os.X_OK) for folder in folders if folder)
 
 
 @contextlib.contextmanager
 def reached() -> Iterator[None]:
-    """What keeps us from dockerd as Unusable."""
+    """Raises Unusable for what keeps us from reaching dockerd."""
     where = dockerd.where()
     try:
         yield
@@ -46,13 +46,13 @@ def reached() -> Iterator[None]:
         installed = on_path("dockerd") or on_path("docker")
         raise Unusable("down" if installed else "missing", f"there is no {where}") from None
     except OSError as error:
-        # the socket's own words name the call, not the daemon
-        words = str(error)
-        raise Unusable("down", words if words.startswith(where) else f"{where}: {words}") from None
+        # the socket's own message names the call, not the daemon
+        message = str(error)
+        raise Unusable("down", message if message.startswith(where) else f"{where}: {message}") from None
 
 
 def get_json(path: str) -> Any:
-    """The parsed answer of a GET; None when dockerd has no such thing. Raises Unusable, or OSError with its words."""
+    """The parsed answer of a GET; None for a 404. Raises Unusable, or OSError with dockerd's message."""
     try:
         with reached():
             return dockerd.get(path, timeout_s=LIMIT_S)
@@ -63,7 +63,7 @@ def get_json(path: str) -> Any:
 
 
 def read_status(groups: list[str]) -> DockerFacts:
-    """How dockerd can be used, and what kind it is. `groups` are those of this session."""
+    """Whether dockerd can be used, and its version. `groups` are those of this session."""
     try:
         with reached():
             ping = dockerd.ask("GET", "/_ping", timeout_s=LIMIT_S)
@@ -86,7 +86,7 @@ def read_status(groups: list[str]) -> DockerFacts:
 
 
 def _not_in_group() -> str:
-    """What to say of a user who may not use the socket: the group's list tells an old session from a missing member."""
+    """Why this user may not use the socket: not in the group, or not when this session began."""
     import grp
     import pwd
 
@@ -113,7 +113,7 @@ def names_of(listed: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def published_ports(listed: Sequence[Mapping[str, Any]]) -> dict[int, str]:
-    """Which container dockerd holds a host port for; containers with the host's network publish none."""
+    """Name of the container that publishes each host port; containers in the host's network publish none."""
     names = names_of(listed)
     return {p["PublicPort"]: names[e["Id"]] for e in listed for p in e.get("Ports") or [] if p.get("PublicPort")}
 
@@ -122,11 +122,12 @@ def describe(listed: Sequence[Mapping[str, Any]]) -> list[ContainerFacts]:
     """The containers that matter to a stack, by name.
 
     Ours in any state (label spark.stack, or a name that begins with spark-), and each running one that has the GPU or
-    runs vLLM. Of labels only spark.* are passed on.
+    runs vLLM. Passes on spark.* labels only.
     """
-    found: list[ContainerFacts] = []
-    for identity, name in names_of(listed).items():
-        entry = next(entry for entry in listed if entry["Id"] == identity)
+    facts: list[ContainerFacts] = []
+    names = names_of(listed)
+    for entry in listed:
+        identity, name = entry["Id"], names[entry["Id"]]
         ours = "spark.stack" in (entry.get("Labels") or {}) or name.startswith("spark-")
         if not ours and entry.get("State") not in ("running", "paused", "restarting"):
             continue
@@ -135,8 +136,8 @@ def describe(listed: Sequence[Mapping[str, Any]]) -> list[ContainerFacts]:
             continue  # removed since it was listed
         fact = _container(identity, name, detail)
         if ours or fact.gpu or fact.vllm:
-            found.append(fact)
-    return sorted(found, key=lambda fact: fact.name)
+            facts.append(fact)
+    return sorted(facts, key=lambda fact: fact.name)
 
 
 def _container(identity: str, name: str, detail: dict[str, Any]) -> ContainerFacts:
@@ -156,20 +157,20 @@ def _container(identity: str, name: str, detail: dict[str, Any]) -> ContainerFac
 
 
 def has_gpu(config: dict[str, Any], host: dict[str, Any]) -> bool:
-    """Whether a container was given the GPU: by device request (--gpus, CDI), by NVIDIA's runtime, or as a device."""
+    """Whether a container has the GPU: by device request (--gpus, CDI), by NVIDIA's runtime, or as a device."""
     asked = json.dumps([host.get("DeviceRequests"), host.get("Devices")]).lower()
     if "gpu" in asked or "nvidia" in asked:
         return True
     variables = config.get("Env")
-    wanted = [v for v in variables if v.startswith("NVIDIA_VISIBLE_DEVICES=")] if isinstance(variables, list) else []
-    return host.get("Runtime") == "nvidia" and any(v.split("=")[1] not in ("", "void", "none") for v in wanted)
+    visible = [v for v in variables if v.startswith("NVIDIA_VISIBLE_DEVICES=")] if isinstance(variables, list) else []
+    return host.get("Runtime") == "nvidia" and any(v.split("=")[1] not in ("", "void", "none") for v in visible)
 
 
 def read_image(reference: str) -> ImageFacts:
-    """Whether an image is here, for which machine, and which variables it bakes in that would steer the fabric."""
-    found = get_json(f"/images/{reference}/json")
-    if not isinstance(found, dict):
+    """Whether an image is on this node, for which machine, and which of its variables would steer the fabric."""
+    image = get_json(f"/images/{reference}/json")
+    if not isinstance(image, dict):
         return ImageFacts(present=False)
-    names = [text.partition("=")[0] for text in (found.get("Config") or {}).get("Env") or []]
+    names = [text.partition("=")[0] for text in (image.get("Config") or {}).get("Env") or []]
     steering = [name for name in names if name.startswith(OVERRIDES) or name.endswith("_SOCKET_IFNAME")]
-    return ImageFacts(True, found.get("Architecture"), sorted(steering))
+    return ImageFacts(True, image.get("Architecture"), sorted(steering))

@@ -1,6 +1,6 @@
-"""The facts document: what facts.gather asks of a node and prints, and what the control host reads. Pure data.
+"""The facts document: what facts.gather gets asked and prints on a node, and the control host reads. Pure data.
 
-None is what could not be read, or does not apply. Standard library only, Python 3.10.
+None: could not be read, or does not apply. Standard library only, Python 3.10.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Kind = TypeVar("Kind")
 
 
 class FactsInputs(TypedDict, total=False):
-    """What is asked of one node; a key that is left out, or null, is not asked."""
+    """What to read on one node; a key that is left out, or null, is not read."""
 
     stack: str
     hf_cache: str
@@ -27,15 +27,15 @@ class FactsInputs(TypedDict, total=False):
     repo: str
     revision: str
     shards: int
-    """How many the index of the revision names."""
+    """How many the revision's index names."""
     encoding_file: str
     endpoint: str | None
-    """The hub to ask where the revision is not verified; None where nothing is downloaded."""
+    """The hub to ask if the revision is not verified; None on a node that downloads nothing."""
     image: str
     """repository@sha256:digest"""
     ports: list[int]
-    nfs: str | None
-    """Address of a server to knock at."""
+    head_fabric_ip: str | None
+    """Of the head, where this node reads from its NFS server."""
     patches: PatchInputs | None
 
 
@@ -54,7 +54,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class MemoryFacts:
-    """Lines of /proc/meminfo, in kB; None where this kernel has none."""
+    """Lines of /proc/meminfo, in kB; None if this kernel has none."""
 
     MemTotal: int | None = None
     MemAvailable: int | None = None
@@ -79,7 +79,7 @@ class ContainerFacts:
     name: str
     running: bool
     labels: dict[str, str] = field(default_factory=dict)
-    """Those that begin with spark. alone."""
+    """Only those that begin with spark."""
     exit_code: int | None = None
     oom_killed: bool = False
     error: str | None = None
@@ -92,19 +92,19 @@ class ImageFacts:
     present: bool
     architecture: str | None = None
     env: list[str] = field(default_factory=list)
-    """Names of variables that the image bakes in and that would steer the fabric."""
+    """Names of the image's variables that would steer the fabric."""
 
 
 @dataclass(frozen=True)
 class ListenerFacts:
-    """Who listens on a port; pid and process are None where another user's processes are closed to us."""
+    """Who listens on a port; pid and process are None if we may not look at that user's processes."""
 
     port: int
     address: str
     pid: int | None = None
     process: str | None = None
     container: str | None = None
-    """Name of the container that holds the port, if one does."""
+    """Name of the container that holds the port, if any."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class DiskFacts:
     path: str
     free_bytes: int
     unwritable: str | None = None
-    """The first folder that a download would be refused in."""
+    """The first folder that a download could not write to."""
 
 
 @dataclass(frozen=True)
@@ -139,38 +139,38 @@ class Disks:
 
 @dataclass(frozen=True)
 class HubError:
-    """What the hub said to somebody without a token."""
+    """What the hub answered to a request without a token."""
 
     status: int | None = None
     """HTTP status; None when it could not be reached."""
-    words: str = ""
+    message: str = ""
 
 
 @dataclass(frozen=True)
 class CheckpointFacts:
     gaps: list[str] = field(default_factory=list)
-    """What is missing of the revision, or not verified by its hash, a line each."""
+    """What is missing of the revision, or not verified, a line each."""
     bytes_present: int = 0
     revisions: list[str] = field(default_factory=list)
-    """All revisions of the model that are on this node."""
+    """Of this model on this node."""
     outside: str | None = None
-    """Where the model's folder really is, when a link leads out of the cache, which no container can follow."""
+    """The model's real folder, if a link leads out of the cache, which no container can follow."""
     hub_error: HubError | None = None
     sizes: dict[str, int] = field(default_factory=dict)
-    """Bytes by path inside the snapshot, by blob, and by what is under way; only where something is missing."""
+    """Bytes by path inside the snapshot, by blob, and by unfinished download; only if something is missing."""
     listing: list[tuple[str, str, int]] | None = None
-    """Path, blob and bytes of every file of the revision, as the head has it or its hub told; None elsewhere."""
+    """Path, blob and bytes of every file of the revision, from the head's disk or its hub; None on other nodes."""
     missing_bytes: int | None = None
-    """What this node lacks of the head's listing, counted on the control host; None while there is no listing."""
+    """What this node lacks of the head's listing; the control host counts it. None without a listing."""
 
 
 @dataclass(frozen=True)
 class JobFacts:
-    """The last words of the last job on this node's checkpoint."""
+    """How the last job on this node's checkpoint ended."""
 
     id: str
     state: str
-    """running, done or failed; one that was killed is running for ever."""
+    """running, done or failed; a job that was killed stays running."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class Facts:
     """One node's document."""
 
     read_at: str | None = None
-    """When it was made, UTC by the node's clock."""
+    """UTC by the node's clock."""
     boot_id: str | None = None
     kernel: str | None = None
     machine: str | None = None
@@ -213,13 +213,13 @@ class Facts:
     nfs: NfsFacts | None = None
     patches: PatchFacts | None = None
     folder: bool | None = None
-    """Whether the stack's folder is there, with its marker."""
+    """Whether the stack's folder exists, with its marker."""
     earlyoom: bool | None = None
     problems: list[Problem] = field(default_factory=list)
 
 
 def printed(facts: Facts) -> str:
-    """The document between its marker lines, a key a line: no line grows past what a line-wise reader takes."""
+    """The document between its marker lines, one key a line, so that no line gets too long for a line-wise reader."""
     lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in asdict(facts).items())
     return f"{BEGIN}\n{{\n{lines}\n}}\n{END}"
 
@@ -237,11 +237,11 @@ def parsed(text: str, kind: type[Kind]) -> Kind:
 
 
 def typed(kind: Any, value: Any) -> Any:
-    """A value of JSON as a type of this module has it; keys that a class does not know are left out."""
+    """A JSON value as a type of this module; leaves out keys that the class does not have."""
     if isinstance(kind, type) and is_dataclass(kind):
-        known = hints(kind)
+        types = hints(kind)
         return kind(
-            **{each.name: typed(known[each.name], value[each.name]) for each in fields(kind) if each.name in value}
+            **{each.name: typed(types[each.name], value[each.name]) for each in fields(kind) if each.name in value}
         )
     if type(None) in get_args(kind):
         return None if value is None else typed(get_args(kind)[0], value)

@@ -1,10 +1,10 @@
-"""Everything the program wants to know about a node before it declares anything, as one JSON document.
+"""Everything the program needs to know about a node before it declares anything, as one JSON document.
 
-Reads only; needs no root and no tool but Python. Every probe is bounded and stands alone: one that fails leaves null
-and an entry in `problems`. Standard library only, Python 3.10.
+Reads only; needs no root and no tool but Python. Every probe has a limit and stands alone: a failed one leaves null and
+an entry in `problems`. Standard library only, Python 3.10.
 
-Inputs (JSON argument): document.FactsInputs; other keys are ignored. stdout: document.Facts. stderr: words.
-Exit codes: 0 the document is complete or says what is not; 1 bad inputs.
+Inputs (JSON argument): document.FactsInputs; other keys are ignored. stdout: document.Facts. stderr: the problems.
+Exit codes: 0 the document is printed; 1 bad inputs.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from host import our_folder
 from hub.files import snapshot_of
 
 LIMIT_S = 15.0
-"""Wall-clock limit of the slowest probe; all run at once."""
+"""Wall-clock limit of all probes, which run at once."""
 
 Results = dict[str, Any]
-"""What each probe found, by its name; None where it failed."""
+"""Each probe's result by its name; None if it failed."""
 
 
 def system() -> dict[str, Any]:
@@ -71,7 +71,7 @@ def memory() -> MemoryFacts:
 
 
 def group_names() -> list[str]:
-    """The groups of this session, which can be older than /etc/group."""
+    """The groups of this session, which may have begun before /etc/group changed."""
     import grp
 
     names: list[str] = []
@@ -90,7 +90,7 @@ def user() -> str:
 
 
 def may_sudo() -> bool:
-    """Whether `sudo -n` works: without a password, and at all. Raises TimeoutError, since late is not no."""
+    """Whether `sudo` works without a password. Raises TimeoutError, which is neither yes nor no."""
     try:
         run("sudo", "-n", "true")
     except TimeoutError:
@@ -116,19 +116,19 @@ def gpu() -> GpuFacts:
 
 
 def expand(path: str) -> str:
-    """A path as this node means it: ~ and variables are the node's, not the control host's."""
+    """A path with ~ and variables as this node has them, not the control host."""
     return os.path.realpath(os.path.expanduser(os.path.expandvars(path)))
 
 
 def existing(path: str) -> str:
-    """The folder, or the nearest one above it that exists."""
+    """The folder itself, or the nearest existing one above it."""
     while not os.path.isdir(path) and path != "/":
         path = os.path.dirname(path)
     return path
 
 
 def disk(path: str) -> DiskFacts:
-    """The file system that holds a folder, or will."""
+    """The file system that holds a folder, or will hold it."""
     system = os.statvfs(existing(path))
     return DiskFacts(path, system.f_bavail * system.f_frsize)
 
@@ -144,7 +144,7 @@ def cache_disk(hf_cache: str, repo: str | None) -> DiskFacts:
 
 
 def gather(probes: dict[str, Callable[[], object]]) -> tuple[Results, list[Problem]]:
-    """Run all probes at once: their results by name, None where one failed or was late, and the problems."""
+    """Run all probes at once; returns their results by name, None for one that failed or was late, and the problems."""
     results: Results = dict.fromkeys(probes)
     errors: dict[str, str | None] = dict.fromkeys(probes, f"no answer within {LIMIT_S:.0f} s")
 
@@ -153,10 +153,10 @@ def gather(probes: dict[str, Callable[[], object]]) -> tuple[Results, list[Probl
             results[name] = probes[name]()
             errors[name] = None
         except docker.Unusable:
-            errors[name] = None  # docker.status tells it once for all
+            errors[name] = None  # docker.status says so once for all probes
         except OSError as error:
             errors[name] = str(error)
-        except Exception as error:  # a probe that broke must not cost the others
+        except Exception as error:  # a broken probe must not cost the others
             errors[name] = f"{type(error).__name__}: {error}"
 
     threads = [threading.Thread(target=do, args=(name,), daemon=True) for name in probes]
@@ -165,61 +165,61 @@ def gather(probes: dict[str, Callable[[], object]]) -> tuple[Results, list[Probl
         thread.start()
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
-    # copies: a probe that is late must not change the document while it is written
-    done, told = dict(results), dict(errors)
-    return done, [Problem(name, error) for name, error in told.items() if error is not None]
+    # copies: a late probe must not change the document while it is written
+    done, failed = dict(results), dict(errors)
+    return done, [Problem(name, error) for name, error in failed.items() if error is not None]
 
 
 def named(
     listeners: list[tuple[ListenerFacts, str]], apps: list[GpuApp], listed: list[dict[str, Any]], *, ask_root: bool
 ) -> tuple[list[ListenerFacts], list[GpuApp]]:
-    """The same with who is behind a port or holds the GPU: the container, and with sudo a process of another user."""
+    """The same with the container behind a port or a GPU process, and with sudo another user's process too."""
     names, published = docker.names_of(listed), docker.published_ports(listed)
 
     def container(pid: int | None) -> str | None:
         identity = processes.container_id(pid) if pid is not None else None
         return names.get(identity or "")
 
-    found = []
+    complete = []
     for listener, inode in listeners:
         if listener.pid is None and ask_root:
             pid, process = processes.process_of(processes.owner_as_root(inode))
             listener = replace(listener, pid=pid, process=process)
-        found.append(replace(listener, container=container(listener.pid) or published.get(listener.port)))
-    return found, [replace(app, container=container(app.pid)) for app in apps]
+        complete.append(replace(listener, container=container(listener.pid) or published.get(listener.port)))
+    return complete, [replace(app, container=container(app.pid)) for app in apps]
 
 
 def described(listed: list[dict[str, Any]]) -> tuple[list[ContainerFacts], list[dict[str, Any]]]:
-    """The containers that matter, and the list they came from."""
+    """The containers that matter, and dockerd's list of all."""
     return docker.describe(listed), listed
 
 
-def assemble(found: Results, problems: list[Problem]) -> Facts:
+def assemble(results: Results, problems: list[Problem]) -> Facts:
     """The document from the probes' results."""
-    containers, listed = found["containers"] or (None, [])
-    gpu: GpuFacts | None = found["gpu"]
+    containers, listed = results["containers"] or (None, [])
+    gpu: GpuFacts | None = results["gpu"]
     ours_run = any(container.running and "spark.stack" in container.labels for container in containers or [])
-    # while our ranks run, what another user holds is theirs: no need to ask root at each preview
-    ask_root = bool(found["sudo_n"]) and not ours_run
-    listeners, apps = named(found["listeners"] or [], gpu.apps if gpu else [], listed, ask_root=ask_root)
+    # while our ranks run, what another user holds belongs to them: no need to ask root at each preview
+    ask_root = bool(results["sudo_n"]) and not ours_run
+    listeners, apps = named(results["listeners"] or [], gpu.apps if gpu else [], listed, ask_root=ask_root)
     docker_root = None
-    if found["docker"] and found["docker"].root_dir:
+    if results["docker"] and results["docker"].root_dir:
         try:
-            docker_root = disk(found["docker"].root_dir)
+            docker_root = disk(results["docker"].root_dir)
         except OSError as error:
             problems.append(Problem("docker_root", str(error)))
-    table = found["table"] or {}
+    table = results["table"] or {}
     same = ("user", "memory", "docker", "image", "checkpoint", "job", "nfs", "patches", "folder", "earlyoom")
     return Facts(
-        **(found["system"] or {}),
-        **{name: found[name] for name in same},
+        **(results["system"] or {}),
+        **{name: results[name] for name in same},
         read_at=time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
         interfaces=table.get("interfaces"),
         hcas=table.get("hcas"),
         containers=containers,
-        listeners=None if found["listeners"] is None else listeners,
+        listeners=None if results["listeners"] is None else listeners,
         gpu=gpu and replace(gpu, apps=apps),
-        disk=Disks(found["hf_cache"], docker_root),
+        disk=Disks(results["hf_cache"], docker_root),
         problems=problems,
     )
 
@@ -230,16 +230,16 @@ def job_of(stack: str) -> JobFacts | None:
 
 
 def probes_of(inputs: FactsInputs) -> dict[str, Callable[[], object]]:
-    """What to ask this node. Raises AttributeError, TypeError or ValueError for inputs that are not as the header says.
+    """What to read on this node. Raises AttributeError, TypeError or ValueError for bad inputs.
 
-    Paths are followed by the probes themselves: a dead mount holds up whoever looks at it.
+    Only the probes touch paths: a dead mount blocks the thread that looks at it.
     """
     stack, image = inputs.get("stack"), inputs.get("image")
     repo, revision, shards = inputs.get("repo"), inputs.get("revision"), int(inputs.get("shards") or 0)
     others = [inputs["encoding_file"]] if inputs.get("encoding_file") else []
     hf_cache = inputs.get("hf_cache") or "~/.cache/huggingface"
-    endpoint, nfs = inputs.get("endpoint"), inputs.get("nfs")
     patches = inputs.get("patches")
+    endpoint, head_fabric_ip = inputs.get("endpoint"), inputs.get("head_fabric_ip")
     ports = {int(port) for port in inputs.get("ports") or []}
     if not all(isinstance(text, str) for text in (hf_cache, repo or "", revision or "", image or "", stack or "")):
         raise TypeError("stack, hf_cache, repo, revision and image are texts")
@@ -261,8 +261,8 @@ def probes_of(inputs: FactsInputs) -> dict[str, Callable[[], object]]:
             else None
         ),
         "job": lambda: job_of(stack) if stack else None,
-        "nfs": lambda: NfsFacts(checkpoint.knock(nfs)) if nfs else None,
         "patches": lambda: read_patches(stack, patches) if stack and patches else None,
+        "nfs": lambda: NfsFacts(checkpoint.nfs_refusal(head_fabric_ip)) if head_fabric_ip else None,
         "folder": lambda: bool(stack and our_folder.is_ours(our_folder.folder_of(stack), stack)),
         "listeners": lambda: processes.listeners(ports),
         "earlyoom": lambda: processes.is_running("earlyoom"),
@@ -274,7 +274,7 @@ def main(arguments: list[str]) -> int:
     try:
         probes = probes_of(json.loads(arguments[0]) if arguments else {})
     except (AttributeError, TypeError, ValueError) as error:
-        print(f"inputs: one JSON object as document.FactsInputs says ({error})", file=sys.stderr)
+        print(f"the inputs must be one JSON object as in document.FactsInputs: {error}", file=sys.stderr)
         return 1
     facts = assemble(*gather(probes))
     for problem in facts.problems:
@@ -284,5 +284,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    # not sys.exit: a probe that hangs in a dead mount must not hold up the exit
+    # not sys.exit: a probe that hangs in a dead mount must not block the exit
     os._exit(main(sys.argv[1:]))

@@ -1,6 +1,6 @@
-"""What the processes of a node are doing: who listens on a port, what runs, which container a process belongs to.
+"""The processes of a node: who listens on a port, what runs, which container a process belongs to.
 
-Also owns how a fact script runs a command. Standard library only, Python 3.10.
+Also how a probe runs a command. Standard library only, Python 3.10.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ COMMAND_LIMIT_S = 12.0
 
 
 def run(*argv: str) -> str:
-    """A command's stdout. Raises OSError with its words when it is not there or fails, TimeoutError when it is late."""
+    """A command's stdout. Raises OSError with its message if it is missing or fails, TimeoutError if it is late."""
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=COMMAND_LIMIT_S, stdin=subprocess.DEVNULL)
     except FileNotFoundError:
         raise OSError(f"{argv[0]} is not on PATH") from None
     except subprocess.TimeoutExpired:
-        raise TimeoutError(f"{argv[0]} gave no answer within {COMMAND_LIMIT_S:.0f} s") from None
+        raise TimeoutError(f"{argv[0]} did not answer within {COMMAND_LIMIT_S:.0f} s") from None
     if done.returncode:
-        words = (done.stderr.strip() or done.stdout.strip() or "no words").splitlines()
-        raise OSError(f"{argv[0]} ended with {done.returncode}: {words[-1]}")
+        lines = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()
+        raise OSError(f"{argv[0]} ended with {done.returncode}: {lines[-1]}")
     return done.stdout
 
 
@@ -37,9 +37,9 @@ def is_running(program: str) -> bool:
 
 
 def container_id(pid: int) -> str | None:
-    """The id of the container that a process runs in, from its control group.
+    """The id of the container that a process runs in, from its control group: the last one in the path.
 
-    The innermost of the path: where the node is a container itself, its own id stands in front.
+    If the node is itself a container, the node's own id comes before it.
     """
     groups = (read_text(f"/proc/{pid}/cgroup") or "").splitlines()
     ids = next(filter(None, (re.findall(r"[0-9a-f]{64}", group) for group in groups)), None)
@@ -48,7 +48,7 @@ def container_id(pid: int) -> str | None:
 
 def listening(ports: set[int]) -> list[tuple[int, str, str]]:
     """(port, address, socket inode) of each TCP listener on one of the ports, IPv4 and IPv6."""
-    found: list[tuple[int, str, str]] = []
+    sockets: list[tuple[int, str, str]] = []
     for table, family in (("/proc/net/tcp", socket.AF_INET), ("/proc/net/tcp6", socket.AF_INET6)):
         try:
             with open(table) as file:
@@ -60,29 +60,29 @@ def listening(ports: set[int]) -> list[tuple[int, str, str]]:
             packed, _, port = fields[1].partition(":")
             if fields[3] == "0A" and int(port, 16) in ports:
                 # each 32-bit word of the address is in the machine's byte order
-                words = [bytes.fromhex(packed[i : i + 8]) for i in range(0, len(packed), 8)]
-                raw = b"".join(word[::-1] if sys.byteorder == "little" else word for word in words)
-                found.append((int(port, 16), socket.inet_ntop(family, raw), fields[9]))
-    return sorted(found)
+                parts = [bytes.fromhex(packed[i : i + 8]) for i in range(0, len(packed), 8)]
+                raw = b"".join(part[::-1] if sys.byteorder == "little" else part for part in parts)
+                sockets.append((int(port, 16), socket.inet_ntop(family, raw), fields[9]))
+    return sorted(sockets)
 
 
 def owners(inodes: set[str]) -> dict[str, int]:
-    """The pid that holds each socket, as far as this user may look."""
-    found: dict[str, int] = {}
-    wanted = {f"socket:[{inode}]": inode for inode in inodes}
+    """The pid that holds each socket, among the processes that this user may look at."""
+    pids: dict[str, int] = {}
+    links = {f"socket:[{inode}]": inode for inode in inodes}
     for pid in (name for name in names_in("/proc") if name.isdecimal()):
         for number in names_in(f"/proc/{pid}/fd"):
             try:
                 link = os.readlink(f"/proc/{pid}/fd/{number}")
             except OSError:
                 continue
-            if link in wanted:
-                found[wanted[link]] = int(pid)
-    return found
+            if link in links:
+                pids[links[link]] = int(pid)
+    return pids
 
 
 def owner_as_root(inode: str) -> int | None:
-    """The pid that holds a socket of another user, where `sudo -n` works."""
+    """The pid that holds a socket of another user, if `sudo -n` works."""
     try:
         link = run(
             *("sudo", "-n", "find", "/proc", "-mindepth", "3", "-maxdepth", "3"),

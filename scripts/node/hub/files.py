@@ -6,9 +6,21 @@ An exit status or an existing folder proves nothing: downloads that ended with 0
 import json
 import struct
 from pathlib import Path
+from typing import TypedDict
 
 INDEX = "model.safetensors.index.json"
 NO_SNAPSHOT = "there is no snapshot"
+
+
+class PinnedRevision(TypedDict):
+    """The revision that a stack serves, and what a complete snapshot of it holds."""
+
+    repo: str
+    revision: str
+    shards: int
+    """How many the index names."""
+    encoding_file: str
+    """The prompt encoder inside the snapshot."""
 
 
 def snapshot_of(hub: Path, repo: str, revision: str) -> Path:

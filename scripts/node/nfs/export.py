@@ -4,8 +4,8 @@ Inputs (JSON argument): ExportInputs. Output: make prints a table.Export; serve,
 serves, and remove print nothing.
 Exit codes: 0 done; 1 refused or failed, the reason on stderr.
 
-Only hub/ is exported, read-only, a worker's root as nobody. A server that exports it already is used and left as it is;
-one that exports other things is not ours to change. What we started or enabled is stopped and disabled by remove.
+Only hub/ is exported, read-only, with a worker's root as nobody. A server that already exports it is used as it is; one
+that exports other things is not ours to change. remove stops and disables what we started and enabled.
 """
 
 import ipaddress
@@ -27,11 +27,11 @@ EXPORTS = Path("/etc/exports")
 OURS = "spark-stack-"
 MOUNTS = Path("/proc/self/mountinfo")
 LOCAL = "or set checkpoint.mode: local"
-# what root does, each in one go: its rights may cost a container
+# each is one command, because getting root's rights may cost a container
 WRITE = 'mkdir -p "${2%/*}" && printf %s "$1" >"$2.new" && mv "$2.new" "$2"'
-# clients of an earlier run open anew at once; in the grace period every first read waits a minute and a half
+# ends the grace period, in which every first read would wait a minute and a half for clients of an earlier run
 START = f"systemctl enable {UNIT} && systemctl restart {UNIT} && {{ echo Y >{GRACE} || true; }}"
-# two stacks that export one tree make exportfs fail although it took both, so the table is the evidence
+# exportfs fails when two stacks export one tree although it takes both, so only the table counts
 RELOAD = f"if systemctl --quiet is-active {UNIT}; then exportfs -r || true; fi"
 ERASE = f'rm "$1" && rmdir --ignore-fail-on-non-empty "${{1%/*}}" && {RELOAD}'
 
@@ -40,8 +40,7 @@ class ExportInputs(TypedDict):
     action: Literal["make", "serve", "remove"]
     stack: str
     hf_cache: str
-    clients: list[str]
-    """The workers' fabric addresses."""
+    worker_fabric_ips: list[str]
     image: str
     python: str
 
@@ -59,7 +58,7 @@ def file_of(stack: str) -> Path:
 
 
 def record_of(stack: str) -> Path:
-    """Where we keep Started."""
+    """The file that keeps Started."""
     return folder_of(stack) / "nfs.json"
 
 
@@ -70,26 +69,27 @@ def others(stack: str) -> list[str]:
 
 
 def contains_mount(tree: str) -> bool:
-    """Whether something is mounted inside the tree; without crossmnt that would look empty to a worker."""
+    """Whether something is mounted inside the tree; without crossmnt a worker would see an empty folder there."""
     points = [unescaped(line.split()[4]) for line in MOUNTS.read_text().splitlines()]
     return any(point.startswith(tree + "/") for point in points)
 
 
-def check_clients(clients: list[str]) -> None:
-    """One address for each worker and nothing wider: a name or a network could let others in."""
-    for client in clients:
+def check_workers(fabric_ips: list[str]) -> None:
+    """Each must be the address of one host: a name or a network could admit others."""
+    for fabric_ip in fabric_ips:
         try:
-            address = ipaddress.IPv4Address(client)
+            address = ipaddress.IPv4Address(fabric_ip)
+            wide = address.is_unspecified or address.is_multicast or address == ipaddress.IPv4Address("255.255.255.255")
         except ValueError:
-            raise SystemExit(f"{client!r} is no IPv4 address of one worker: see the nodes' fabric addresses") from None
-        if address.is_unspecified or address.is_multicast or address == ipaddress.IPv4Address("255.255.255.255"):
-            raise SystemExit(f"{client} is not the address of one worker: see the nodes' fabric addresses")
-    if not clients:
-        raise SystemExit("there is no worker to export to: a stack of one node needs checkpoint.mode: local")
+            wide = True
+        if wide:
+            raise SystemExit(f"{fabric_ip!r} is not the IPv4 address of one worker: correct the nodes' fabric_ip")
+    if not fabric_ips:
+        raise SystemExit("no worker to export to: a stack of one node needs checkpoint.mode: local")
 
 
 def check_open(tree: Path) -> None:
-    """Refuse a hub closed to nobody. What lies above does not matter, what lies below the proof finds."""
+    """Refuse a hub that nobody may not read. Folders above it do not matter; the worker's proof checks those below."""
     mode = tree.stat().st_mode & 0o777
     if mode & 0o005 != 0o005:
         raise SystemExit(
@@ -98,10 +98,10 @@ def check_open(tree: Path) -> None:
 
 
 def foreign_paths(table: Table, stack: str, *, held: bool) -> list[str]:
-    """Paths that are exported, or would be once the server starts, and that no stack of ours exports."""
-    mine = configured(*(file_of(each) for each in [stack, *others(stack)]))
-    known = set(table) if held else configured(EXPORTS, *file_of(stack).parent.glob("*.exports"))
-    return sorted(known - mine)
+    """Paths that are exported, or would be once the server starts, but not by a stack of ours."""
+    ours = configured(*(file_of(each) for each in [stack, *others(stack)]))
+    exported = set(table) if held else configured(EXPORTS, *file_of(stack).parent.glob("*.exports"))
+    return sorted(exported - ours)
 
 
 def configured(*files: Path) -> set[str]:
@@ -110,52 +110,51 @@ def configured(*files: Path) -> set[str]:
 
 
 def make(inputs: ExportInputs) -> Export:
-    stack, clients, mine = inputs["stack"], inputs["clients"], file_of(inputs["stack"])
-    check_clients(clients)
+    stack, workers, file = inputs["stack"], inputs["worker_fabric_ips"], file_of(inputs["stack"])
+    check_workers(workers)
     if not is_ours(folder_of(stack), stack):
-        raise SystemExit(f"{folder_of(stack)} is not there or not ours: run pulumi up again, it is made first")
+        raise SystemExit(f"{folder_of(stack)} is missing or not ours: run pulumi up again, it makes the folder first")
     tree = (Path(inputs["hf_cache"]).expanduser() / "hub").resolve()
     check_open(tree)
-    text = our_text(stack, str(tree), clients, mounts_inside=contains_mount(str(tree)))
+    text = our_text(stack, str(tree), workers, mounts_inside=contains_mount(str(tree)))
 
     held, serves = port_is_held(), host_serves()
     if held and not serves:
-        who = ", ".join(holders()) or "a process that is neither this host's nfs-server nor a container we know"
-        say(f"nfs: port 2049 is served by {who}: if it exports {tree}, the worker's proof will find it")
+        holder = ", ".join(holders()) or "a process that is neither this host's nfs-server nor a container we know"
+        say(f"nfs: port 2049 is served by {holder}: the worker's proof will show whether it exports {tree}")
         # the recipe's own exporter shares the whole cache folder as the root
-        return {"devices": [":/hub", ":/", f":{tree}"], "ours": False, "holder": who}
+        return {"devices": [":/hub", ":/", f":{tree}"], "holder": holder}
     table = read_table() if held else {}
     foreign = foreign_paths(table, stack, held=held)
-    if str(tree) in foreign and exports_to(table, str(tree), clients):
+    if str(tree) in foreign and exports_to(table, str(tree), workers):
         say(f"nfs: {tree} is exported already, not by us: used as it is")
-        return {"devices": [device_of(table, str(tree))], "ours": False, "holder": None}
-    if foreign and not mine.exists() and not others(stack):
+        return {"devices": [device_of(table, str(tree))], "holder": None}
+    if foreign and not file.exists() and not others(stack):
         line = text.splitlines()[-1]
         raise SystemExit(
             f"the NFS server of this node {'exports' if held else 'is off and would export'} {', '.join(foreign)} and "
-            f"not {tree}, and is not ours to change: add this line to {EXPORTS} and "
+            f"not {tree}, and it is not ours to change: add this line to {EXPORTS} and "
             f"{'run exportfs -ra' if held else 'start it'}, {LOCAL}: {line}"
         )
-    if mine.exists() and mine.read_text() == text and exports_to(table, str(tree), clients):
-        return {"devices": [device_of(table, str(tree))], "ours": True, "holder": None}
-    if not shutil.which("exportfs", path=PATH):
-        raise SystemExit(f"this node has no NFS server: run `sudo apt install nfs-kernel-server`, {LOCAL}")
-    export(way(stack, inputs["image"], inputs["python"]), stack, text, held=held)
-    table = read_table()
-    if not exports_to(table, str(tree), clients):
-        raise SystemExit(f"{tree} is not exported although {mine} says so: ask `sudo exportfs -rv` why, {LOCAL}")
-    return {"devices": [device_of(table, str(tree))], "ours": True, "holder": None}
+    if not (file.exists() and file.read_text() == text and exports_to(table, str(tree), workers)):
+        if not shutil.which("exportfs", path=PATH):
+            raise SystemExit(f"this node has no NFS server: run `sudo apt install nfs-kernel-server`, {LOCAL}")
+        export(way(stack, inputs["image"], inputs["python"]), stack, text, held=held)
+        table = read_table()
+    if not exports_to(table, str(tree), workers):
+        raise SystemExit(f"{tree} is not exported although {file} says so: `sudo exportfs -rv` tells why, {LOCAL}")
+    return {"devices": [device_of(table, str(tree))], "holder": None}
 
 
 def export(root: Way, stack: str, text: str, *, held: bool) -> None:
-    """Write our file and have a running server read it, or start the server."""
+    """Write our file; have a running server read it, or start the server."""
     record = record_of(stack)
     run(root, ["sh", "-c", f"{WRITE} && {RELOAD}", "sh", text, str(file_of(stack))], timeout_s=60)
     if held:
         return
     before = active_units()
     if not record.exists():
-        # written first, so that a start that breaks off is taken back too
+        # written first, so that remove also undoes a start that broke off
         enabled = systemctl("is-enabled", UNIT) == ["enabled"]
         keep(record, {"enabled": enabled, "units": [f"{UNIT}.service"]})
     say(f"nfs: starting {UNIT}")
@@ -169,40 +168,40 @@ def keep(record: Path, started: Started) -> None:
 
 
 def serve(stack: str, image: str | None, python: str) -> None:
-    """Start the server of our export when nothing serves: what reads over a hard mount cannot be ended meanwhile."""
+    """Start the server of our export if nothing serves: a container that reads over a hard mount cannot end before."""
     if port_is_held():
         return
     if not file_of(stack).exists():
         say(
-            "nfs: nothing serves NFS on this node. If a worker's rank still reads from it, its removal waits until the "
-            "server that exported the hub cache, which is not ours, is started"
+            "nfs: nothing serves NFS on this node. If a worker's rank still reads from it, its removal waits until "
+            "somebody starts the server that exported the hub cache, which is not ours"
         )
         return
-    say(f"nfs: {UNIT} does not run, and the worker's rank cannot go without it: starting it")
+    say(f"nfs: {UNIT} is not running, and the worker's rank cannot end without it: starting it")
     run(way(stack, image, python), ["sh", "-c", START], timeout_s=120)
 
 
 def remove(stack: str, image: str | None, python: str) -> None:
-    mine, record = file_of(stack), record_of(stack)
-    if not mine.exists() and not record.exists():
+    file, record = file_of(stack), record_of(stack)
+    if not file.exists() and not record.exists():
         return
     root = way(stack, image, python)
-    if mine.exists():
-        run(root, ["sh", "-c", ERASE, "sh", str(mine)], timeout_s=60)
+    if file.exists():
+        run(root, ["sh", "-c", ERASE, "sh", str(file)], timeout_s=60)
     if record.exists():
         hand_back(root, stack, json.loads(record.read_text()))
         record.unlink()
 
 
 def hand_back(root: Way, stack: str, started: Started) -> None:
-    """Stop what we started, unless somebody else's export needs it by now."""
+    """Stop what we started, unless another export needs it by now."""
     if staying := others(stack):
         say(f"nfs: {UNIT} stays for stack {staying[0]}")
         record = record_of(staying[0])
         if is_ours(record.parent, staying[0]) and not record.exists():
             keep(record, started)
     elif host_serves() and (left := sorted(read_table())):
-        say(f"nfs: {UNIT} was started by us and stays, it exports {', '.join(left)} too")
+        say(f"nfs: we started {UNIT}, but it stays because it also exports {', '.join(left)}")
     else:
         disable = "" if started["enabled"] else f"systemctl disable {UNIT} && "
         run(root, ["sh", "-c", f'{disable}systemctl stop "$@"', "sh", *started["units"]], timeout_s=120)
@@ -220,10 +219,10 @@ def main() -> None:
         raise SystemExit(f"nfs: the export cannot be changed: {error}; {LOCAL}") from None
     except OSError as error:
         raise SystemExit(
-            f"{error.filename} cannot be used: {error.strerror}: does this node run systemd? is it its user's to read?"
+            f"{error.filename} cannot be used: {error.strerror}: does this node run systemd, and may this user read it?"
         ) from None
     except subprocess.TimeoutExpired:
-        raise SystemExit("systemctl gave no answer within 60 s: is the node overloaded?") from None
+        raise SystemExit("systemctl did not answer within 60 s: is the node overloaded?") from None
 
 
 if __name__ == "__main__":

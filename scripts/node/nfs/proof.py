@@ -2,10 +2,10 @@
 
 Inputs (JSON argument): ProofInputs. SPARK_EXPORT in the environment is the Export that nfs.export printed on the head;
 its devices are tried in order. Output: a Proof; progress on stderr.
-Exit codes: 0 proven; 1 not, the reason for each device on stderr.
+Exit codes: 0 proven; 1 failed, the reason for each device on stderr.
 
-The mount is a container's own, so neither a mount nor a volume is left on the node. The server is asked first whether
-it answers at all: where packets are dropped, dockerd stays in a mount for three minutes and cannot be interrupted.
+A container owns the mount, so neither a mount nor a volume is left on the node. First we ask whether the server answers
+at all: where packets are dropped, dockerd spends three minutes in a mount and cannot be interrupted.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from host.console import say, utc_now
+from hub.files import PinnedRevision
 from loader import payload
 from nfs import read_shards
 from nfs.read_shards import ReadInputs, ReadResult
@@ -32,28 +33,24 @@ REMOVAL_S = 30.0
 HUB = "/hub"
 CAUSES = (
     ("permission denied", "it is not exported to this node's fabric address"),
-    ("no such file or directory", "the server exports no such tree"),
-    ("refused", "the NFS server is not started: run pulumi up, it starts ours"),
-    ("no route", "the fabric is down: look at its cable and at both nodes' fabric addresses"),
-    ("unreachable", "this node has no route there: look at both nodes' fabric addresses"),
-    ("timed out", "something drops its packets: a firewall on the head, or a server that hangs"),
+    ("no such file or directory", "the server does not export this folder"),
+    ("refused", "the NFS server is not running: run pulumi up, it starts ours"),
+    ("no route", "the fabric is down: check its cable and both nodes' fabric addresses"),
+    ("unreachable", "this node has no route there: check both nodes' fabric addresses"),
+    ("timed out", "something drops the packets: a firewall on the head, or a server that hangs"),
     ("protocol not supported", "the server does not speak NFS 4.2"),
     ("no such device", "this node's kernel has no NFS client: sudo apt install nfs-common"),
     ("link to a file", "it is missing on the head, or leads out of the exported folder"),
-    ("stale", "the server lost what the export's name meant: run pulumi up again"),
-    ("no such image", "the runtime image is not on this node: run pulumi up, it is pulled first"),
+    ("stale", "the server no longer knows the exported folder: run pulumi up again"),
+    ("no such image", "the runtime image is not on this node: run pulumi up, it pulls it first"),
 )
 
 
-class ProofInputs(TypedDict):
-    address: str
-    """Of the server."""
+class ProofInputs(PinnedRevision):
+    head_fabric_ip: str
+    """Where the server is."""
     options: str
     """Of the mount, without addr."""
-    repo: str
-    revision: str
-    shards: int
-    encoding_file: str
     image: str
     python: str
     stack: str
@@ -73,44 +70,44 @@ class Proof(TypedDict):
 
 
 class Unproven(Exception):
-    """A device that cannot be mounted or read, in words."""
+    """Why a device cannot be mounted or read."""
 
 
-def cause(words: str) -> str:
-    lower = words.lower()
-    found = next((cause for needle, cause in CAUSES if needle in lower), "")
-    return f"{words}: {found}" if found else words
+def with_cause(message: str) -> str:
+    lower = message.lower()
+    cause = next((cause for needle, cause in CAUSES if needle in lower), "")
+    return f"{message}: {cause}" if cause else message
 
 
-def check_server(address: str) -> None:
-    """Ask the server's NFS 4 for nothing, which every server answers. Raises Unproven within seconds."""
+def check_server(head_fabric_ip: str) -> None:
+    """Send the server an NFS 4 null call, which every server answers. Raises Unproven within seconds."""
     # one record: id, call, RPC 2, program 100003 version 4, procedure 0, no credentials
     call = struct.pack(">11I", 1 << 31 | 40, 0x73706B, 0, 2, 100003, 4, 0, 0, 0, 0, 0)
     try:
-        with socket.create_connection((address, PORT), timeout=ANSWER_S) as server:
+        with socket.create_connection((head_fabric_ip, PORT), timeout=ANSWER_S) as server:
             server.settimeout(ANSWER_S)
             server.sendall(call)
             answer = server.makefile("rb").read(28)
     except OSError as error:
-        raise Unproven(cause(error.strerror or str(error))) from None
+        raise Unproven(with_cause(error.strerror or str(error))) from None
     if len(answer) < 28 or answer[4:8] != call[4:8]:
-        raise Unproven(f"what listens on port {PORT} is no NFS server")
+        raise Unproven(f"what listens on port {PORT} is not an NFS server")
     if answer[8:16] != struct.pack(">2I", 1, 0) or answer[24:28] != bytes(4):
         raise Unproven("the server does not speak NFS 4: see /etc/nfs.conf on it")
 
 
-def mount_words(address: str, device: str, options: str) -> str:
+def mount_argument(head_fabric_ip: str, device: str, options: str) -> str:
     """The mount as `docker run --mount` takes it: one CSV record.
 
-    It must not say read-only, which dockerd refuses for a volume without a name; the options do.
+    dockerd refuses readonly for a volume without a name, so only the mount options say ro.
     """
     fields = ["type=volume", f"dst={HUB}", "volume-driver=local", "volume-opt=type=nfs"]
-    fields += [f"volume-opt=o=addr={address},{options}", f"volume-opt=device={device}"]
+    fields += [f"volume-opt=o=addr={head_fabric_ip},{options}", f"volume-opt=device={device}"]
     return ",".join('"' + field.replace('"', '""') + '"' for field in fields)
 
 
 def remove(name: str) -> bool:
-    """End a container, if there is one; False where its mount keeps it from ending."""
+    """Remove a container, if it exists; False if its mount keeps it from ending."""
     try:
         subprocess.run(["docker", "rm", "--force", "--volumes", name], capture_output=True, timeout=REMOVAL_S)
     except subprocess.TimeoutExpired:
@@ -123,16 +120,16 @@ def prove(device: str, inputs: ProofInputs, limit_s: float) -> Proof:
     name = f"spark-{inputs['stack']}-proof"
     argv = ["docker", "run", "--rm", "--interactive", "--pull", "never", "--name", name, "--network", "none"]
     argv += ["--label", f"spark.stack={inputs['stack']}", "--label", "spark.job=proof"]
-    argv += ["--mount", mount_words(inputs["address"], device, inputs["options"])]
-    asked: ReadInputs = {
+    argv += ["--mount", mount_argument(inputs["head_fabric_ip"], device, inputs["options"])]
+    reading: ReadInputs = {
         "hub": HUB,
         "repo": inputs["repo"],
         "revision": inputs["revision"],
         "shards": inputs["shards"],
         "encoding_file": inputs["encoding_file"],
     }
-    argv += ["--entrypoint", inputs["python"], inputs["image"], "-", json.dumps(asked)]
-    words: list[str] = []
+    argv += ["--entrypoint", inputs["python"], inputs["image"], "-", json.dumps(reading)]
+    lines: list[str] = []
     ended: list[bool] = []
     remove(name)
 
@@ -150,37 +147,36 @@ def prove(device: str, inputs: ProofInputs, limit_s: float) -> Proof:
         with contextlib.suppress(BrokenPipeError), running.stdin as stdin:
             stdin.write(payload(read_shards.__name__))
         for line in running.stdout:
-            words.append(line.strip())
+            lines.append(line.strip())
             if line.startswith("nfs: "):
                 say(line.strip())
         limit.cancel()
     if ended:
-        where = f"after `{words[-1]}`" if words else "in the mount itself"
-        stays = "" if ended[0] else f"; the container {name} goes when it answers again"
-        raise Unproven(f"no answer within {limit_s:.0f} s, {where}: the server stopped, or its fabric did{stays}")
+        where = f"after `{lines[-1]}`" if lines else "in the mount itself"
+        stays = "" if ended[0] else f"; the container {name} ends when it answers again"
+        raise Unproven(f"no answer within {limit_s:.0f} s, {where}: the server or the fabric is down{stays}")
     if running.returncode:
-        told = [line for line in words if line and not line.startswith(("See 'docker", "nfs: "))] or ["no words"]
-        # the kernel's words come last in dockerd's
-        mount = told[0].rpartition(": ")[2].rstrip(".") if "failed to mount local volume" in told[0] else None
-        raise Unproven(cause(mount or (told[-1] if read_shards.MOUNTED in words else told[0])))
-    found: ReadResult = json.loads(words[-1])
-    if found["faults"]:
-        more = f" (and {len(found['faults']) - 1} more)" if found["faults"][1:] else ""
-        if "permission denied" in found["faults"][0].lower():
+        errors = [line for line in lines if line and not line.startswith(("See 'docker", "nfs: "))] or ["no message"]
+        # the kernel's message comes last in dockerd's
+        mount = errors[0].rpartition(": ")[2].rstrip(".") if "failed to mount local volume" in errors[0] else None
+        raise Unproven(with_cause(mount or (errors[-1] if read_shards.MOUNTED in lines else errors[0])))
+    result: ReadResult = json.loads(lines[-1])
+    if result["faults"]:
+        first, *others = result["faults"]
+        more = f" (and {len(others)} more)" if others else ""
+        if "permission denied" in first.lower():
             model = f"{device.lstrip(':')}/models--{inputs['repo'].replace('/', '--')}"
-            raise Unproven(
-                f"{found['faults'][0]}{more}: closed to others on the head: run `chmod -R o+rX {model}` there"
-            )
-        raise Unproven(cause(found["faults"][0] + more))
-    return {"device": device, "shards": found["shards"], "bytes": found["bytes"], "verified_at": utc_now()}
+            raise Unproven(f"{first}{more}: closed to others on the head: run `chmod -R o+rX {model}` there")
+        raise Unproven(with_cause(first + more))
+    return {"device": device, "shards": result["shards"], "bytes": result["bytes"], "verified_at": utc_now()}
 
 
 def first_proven(devices: Sequence[str], inputs: ProofInputs, holder: str | None = None) -> Proof:
     """The first device through which every shard can be read. Exits naming server, devices and the way out.
 
-    `holder` is who serves there, when that is neither ours nor the head's own NFS server.
+    `holder` serves there, if neither we nor the head's own NFS server do.
     """
-    server, failures = inputs["address"], []
+    server, failures = inputs["head_fabric_ip"], []
     end = time.monotonic() + inputs["timeout_s"]
     try:
         check_server(server)
@@ -192,13 +188,15 @@ def first_proven(devices: Sequence[str], inputs: ProofInputs, holder: str | None
                 failures.append(f"{device}: {error}")
     except Unproven as error:
         failures.append(f"port {PORT}: {error}")
-    told = f"the checkpoint cannot be read from {server}: {'; '.join(failures)}."
+    summary = f"the checkpoint cannot be read from {server}: {'; '.join(failures)}."
     if holder:
         raise SystemExit(
-            f"{told} Port {PORT} of the head is held by {holder}, which is not ours to change: have it export the hub "
-            "cache read-only to this node, or stop it, and ours takes its place; or set checkpoint.mode: local"
+            f"{summary} Port {PORT} of the head is held by {holder}, which is not ours to change: have it export the "
+            "hub cache read-only to this node, or stop it so that ours can start; or set checkpoint.mode: local"
         )
-    raise SystemExit(f"{told} Look at the head (`sudo exportfs -v`, its cache folder), or set checkpoint.mode: local")
+    raise SystemExit(
+        f"{summary} Look at the head (`sudo exportfs -v`, its cache folder), or set checkpoint.mode: local"
+    )
 
 
 def main() -> None:

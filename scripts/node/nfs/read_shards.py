@@ -11,15 +11,11 @@ import time
 from pathlib import Path
 from typing import TypedDict
 
-from hub.files import INDEX, gaps, snapshot_of
+from hub.files import INDEX, PinnedRevision, gaps, snapshot_of
 
 
-class ReadInputs(TypedDict):
+class ReadInputs(PinnedRevision):
     hub: str
-    repo: str
-    revision: str
-    shards: int
-    encoding_file: str
 
 
 class ReadResult(TypedDict):
@@ -42,11 +38,11 @@ def main() -> None:
     def tell() -> None:
         while True:
             time.sleep(TELL_S)
-            wait = "" if read else ", a server that was started just now may take 90 s"
+            wait = "" if read else ", a server that has just started may take 90 s"
             print(f"nfs: {read} of {inputs['shards']} shards read{wait}", flush=True)
 
     print(MOUNTED, flush=True)
-    # a read can hang, so another thread tells how far it is
+    # a read can hang, so another thread reports progress
     threading.Thread(target=tell, daemon=True).start()
     snapshot = snapshot_of(Path(inputs["hub"]), inputs["repo"], inputs["revision"])
     try:

@@ -1,10 +1,10 @@
-"""The NFS server of this node as it runs: who holds port 2049, what systemd says, what is exported now."""
+"""The NFS server of this node as it runs now: who holds port 2049, what systemd says, what is exported."""
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
+from host.console import say
 from host.dockerd import DockerError, get
 from nfs.table import Table, parse
 
@@ -14,13 +14,13 @@ SOCKETS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 UNIT = "nfs-server"
 
 
-def systemctl(*words: str) -> list[str]:
-    done = subprocess.run(["systemctl", *words], capture_output=True, text=True, timeout=60)
+def systemctl(*arguments: str) -> list[str]:
+    done = subprocess.run(["systemctl", *arguments], capture_output=True, text=True, timeout=60)
     return done.stdout.splitlines()
 
 
 def active_units() -> list[str]:
-    """Running services and sockets that belong to NFS; some of them open ports of their own."""
+    """Running services and sockets that belong to NFS; some of them open their own ports."""
     listed = systemctl("list-units", "--plain", "--no-legend", "--state=active", "--type=service,socket")
     return [line.split()[0] for line in listed if re.match(r"(nfs|rpc|fsid)", line)]
 
@@ -30,24 +30,24 @@ def host_serves() -> bool:
 
 
 def port_is_held() -> bool:
-    """Whether anything listens on port 2049, in this host's network."""
+    """Whether anything listens on port 2049 in this host's network."""
     rows = [line.split() for table in SOCKETS if table.exists() for line in table.read_text().splitlines()[1:]]
     return any(row[1].endswith(":0801") and row[3] == "0A" for row in rows)
 
 
 def holders() -> list[str]:
     """Running containers that look like an NFS server in the host's network, as "name (image)"."""
-    found = []
+    servers = []
     try:
         for each in get("/containers/json"):
             ports = [port.get("PublicPort") for port in each.get("Ports") or []]
-            words = f"{each['Names']} {each['Image']} {each['Command']}".lower()
-            reaches = each.get("HostConfig", {}).get("NetworkMode") == "host" and re.search("nfs|ganesha|export", words)
+            text = f"{each['Names']} {each['Image']} {each['Command']}".lower()
+            reaches = each.get("HostConfig", {}).get("NetworkMode") == "host" and re.search("nfs|ganesha|export", text)
             if reaches or 2049 in ports:
-                found.append(f"{each['Names'][0].lstrip('/')} ({each['Image']})")
+                servers.append(f"{each['Names'][0].lstrip('/')} ({each['Image']})")
     except (DockerError, OSError, ValueError) as error:
-        print(f"nfs: dockerd could not be asked who holds port 2049: {error}", file=sys.stderr)
-    return found
+        say(f"nfs: dockerd does not tell who holds port 2049: {error}")
+    return servers
 
 
 def read_table() -> Table:

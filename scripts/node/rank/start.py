@@ -13,12 +13,12 @@ import shutil
 import sys
 from collections.abc import MutableMapping
 from pathlib import Path
-from typing import NoReturn, TypedDict
+from typing import NoReturn
 
 from gid import sysfs
 from gid.lookup import resolve
 from gid.members import Refusal
-from hub.files import gaps, snapshot_of
+from hub.files import PinnedRevision, gaps, snapshot_of
 from rank import patch_steps
 from rank.effort_edit import FILE, Moved, mend
 
@@ -28,20 +28,15 @@ CUDA = "/usr/local/cuda"
 IFNAMES = ("NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
-class StartInputs(TypedDict):
+class StartInputs(PinnedRevision):
     rank: int
     fabric_ip: str
     hca: str | None
     ifname: str | None
     """Netdev for the bootstrap; None: that of fabric_ip."""
     gid_index: str | int
-    repo: str
-    revision: str
-    shards: int
-    encoding_file: str
-    """The prompt encoder inside the snapshot."""
     encoding_target: str
-    """Its place in the image."""
+    """The prompt encoder's place in the image."""
     patches: list[patch_steps.PatchStep]
     """In the order in which they run."""
     patch_limit_s: float

@@ -116,15 +116,15 @@ def test_each_node_is_asked_about_what_its_own_rank_needs():
         "sha256:a83948492cf13df455170fb42885f5ef4db54fefe0feff0f841ecbff464ac9d8",
         "ports": [8888, 25000],
         "endpoint": "https://huggingface.co",
-        "nfs": None,
         "patches": None,
+        "head_fabric_ip": None,
     }
     assert (worker["hf_cache"], worker["ports"]) == ("/raid/hf", [])
-    assert (worker["endpoint"], worker["nfs"]) == (None, None), "a worker downloads nothing"
+    assert (worker["endpoint"], worker["head_fabric_ip"]) == (None, None), "a worker downloads nothing"
     reading = cluster("dspark", {"checkpoint": {"mode": "nfs"}})
-    assert [inputs_of(reading, rank, "dev")["nfs"] for rank in (0, 1)] == [None, "198.51.100.1"]
     patched = [inputs_of(cluster("vision-exp"), rank, "dev")["patches"] for rank in (0, 1)]
     assert [asked and asked["fetches"] for asked in patched] == [True, False], "only the head fetches patches"
+    assert [inputs_of(reading, rank, "dev")["head_fabric_ip"] for rank in (0, 1)] == [None, "198.51.100.1"]
 
 
 def reader(**answers: str | Exception):

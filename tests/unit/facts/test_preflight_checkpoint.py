@@ -90,7 +90,7 @@ def test_a_models_folder_that_leads_out_of_the_cache_is_refused_before_a_contain
 
 def hub(status: int | None, reason: str = "no") -> Callable[[Node], object]:
     return lambda node: node["checkpoint"].update(
-        gaps=["there is no snapshot"], hub_error={"status": status, "words": reason}
+        gaps=["there is no snapshot"], hub_error={"status": status, "message": reason}
     )
 
 

@@ -17,7 +17,7 @@ INPUTS: ExportInputs = {
     "action": "make",
     "stack": "dev",
     "hf_cache": "~/.cache/huggingface",
-    "clients": [WORKER],
+    "worker_fabric_ips": [WORKER],
     "image": "repo@sha256:1",
     "python": "/usr/bin/python3",
 }
@@ -33,11 +33,7 @@ def take_back(stack: str = "dev") -> None:
 
 
 def test_a_server_that_is_off_is_started_with_the_hub_for_the_worker_alone(node: Node):
-    assert make(INPUTS) == {
-        "ours": True,
-        "holder": None,
-        "devices": [f":{node.hub}"],
-    }
+    assert make(INPUTS) == {"holder": None, "devices": [f":{node.hub}"]}
     assert node.state() == {"on": True, "enabled": True}, "it must be there after a reboot of the head"
     [line] = node.etab.read_text().splitlines()
     assert line.startswith(f"{node.hub}\t{WORKER}(ro,") and "root_squash" in line
@@ -80,7 +76,8 @@ def test_taking_back_twice_is_no_failure_and_needs_no_root(node: Node):
 def test_a_server_that_stopped_is_started_again_and_still_handed_back(node: Node):
     make(INPUTS)
     node.sudo("systemctl", "stop", "nfs-server")
-    assert make(INPUTS)["ours"] and node.on.exists()
+    make(INPUTS)
+    assert node.on.exists()
     take_back()
     assert node.state() == {"on": False, "enabled": False}
 
@@ -90,7 +87,7 @@ def test_before_a_rank_goes_a_server_that_stopped_serves_again_and_is_still_hand
     make(INPUTS)
     asked = len(node.recorder.calls("sudo"))
     serve("dev", "repo@sha256:1", "/usr/bin/python3")
-    assert len(node.recorder.calls("sudo")) == asked, "one that serves is left alone, without root"
+    assert len(node.recorder.calls("sudo")) == asked, "one that serves stays as it is, without root"
     node.sudo("systemctl", "stop", "nfs-server")
     serve("dev", "repo@sha256:1", "/usr/bin/python3")
     assert node.on.exists() and WORKER in node.etab.read_text()
@@ -108,14 +105,14 @@ def test_a_server_that_was_not_ours_is_not_started_and_what_waits_for_it_is_said
 
 def test_another_workers_address_replaces_the_old_one(node: Node):
     make(INPUTS)
-    make({**INPUTS, "clients": ["192.168.100.3"]})
+    make({**INPUTS, "worker_fabric_ips": ["192.168.100.3"]})
     assert "192.168.100.3(" in node.etab.read_text() and f"{WORKER}(" not in node.etab.read_text()
 
 
 class TestAServerOfOthers:
     def test_one_that_exports_the_tree_is_used_and_left_alone(self, node: Node, capsys: pytest.CaptureFixture[str]):
         node.serve(f"{node.hub} 192.168.100.0/24(rw,fsid=0)", "/srv/films *(ro)")
-        assert make(INPUTS) == {"ours": False, "holder": None, "devices": [":/"]}
+        assert make(INPUTS) == {"holder": None, "devices": [":/"]}
         assert "is exported already, not by us" in capsys.readouterr().err
         table = node.etab.read_text()
         take_back()
@@ -132,7 +129,8 @@ class TestAServerOfOthers:
 
     def test_one_that_exports_nothing_serves_us_and_runs_on_afterwards(self, node: Node):
         node.serve()
-        assert make(INPUTS)["ours"] and WORKER in node.etab.read_text()
+        make(INPUTS)
+        assert WORKER in node.etab.read_text()
         take_back()
         assert node.state() == {"on": True, "enabled": True} and node.etab.read_text() == ""
 
@@ -150,7 +148,7 @@ class TestAServerOfOthers:
         node.sudo("exportfs", "-r")
         take_back()
         assert node.state() == {"on": True, "enabled": True} and "/srv/films" in node.etab.read_text()
-        assert "was started by us and stays, it exports /srv/films too" in capsys.readouterr().err
+        assert "we started nfs-server, but it stays because it also exports /srv/films" in capsys.readouterr().err
 
     def test_one_in_a_container_is_named_and_left_to_the_workers_proof(
         self, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -161,9 +159,9 @@ class TestAServerOfOthers:
             listed = {"Names": ["/hf-nfs-share"], "Image": "erichough/nfs", "Command": "entrypoint.sh"}
             dockerd.answers["/containers/json"] = [{**listed, "HostConfig": {"NetworkMode": "host"}, "Ports": []}]
             monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
-            found = make(INPUTS)
-        assert found["holder"] == "hf-nfs-share (erichough/nfs)" and found["ours"] is False
-        assert found["devices"] == [":/hub", ":/", f":{node.hub}"]
+            made = make(INPUTS)
+        assert made["holder"] == "hf-nfs-share (erichough/nfs)"
+        assert made["devices"] == [":/hub", ":/", f":{node.hub}"]
         assert "2049 is served by hf-nfs-share (erichough/nfs)" in capsys.readouterr().err
         assert node.changes() == []
 
@@ -195,15 +193,17 @@ class TestTwoStacks:
 
 
 class TestWhoMayRead:
-    @pytest.mark.parametrize("client", ["*", "192.168.100.0/24", "worker.lan", "0.0.0.0", "224.0.0.1", "fe80::1", ""])
-    def test_nothing_wider_than_one_address_is_accepted(self, node: Node, client: str):
-        with pytest.raises(SystemExit, match="see the nodes' fabric addresses"):
-            make({**INPUTS, "clients": [WORKER, client]})
+    @pytest.mark.parametrize(
+        "fabric_ip", ["*", "192.168.100.0/24", "worker.lan", "0.0.0.0", "224.0.0.1", "fe80::1", ""]
+    )
+    def test_nothing_wider_than_one_address_is_accepted(self, node: Node, fabric_ip: str):
+        with pytest.raises(SystemExit, match="is not the IPv4 address of one worker: correct the nodes' fabric_ip"):
+            make({**INPUTS, "worker_fabric_ips": [WORKER, fabric_ip]})
         assert node.changes() == []
 
     def test_a_stack_without_workers_has_nobody_to_export_to(self, node: Node):
         with pytest.raises(SystemExit, match="no worker to export to"):
-            make({**INPUTS, "clients": []})
+            make({**INPUTS, "worker_fabric_ips": []})
 
     def test_the_folder_with_the_hub_token_is_not_exported(self, node: Node):
         (node.hub.parent / "token").write_text("hf_secret")
@@ -218,7 +218,7 @@ class TestWhoMayRead:
     def test_a_home_that_is_closed_to_others_does_not_matter(self, node: Node):
         """Ubuntu's homes have 0750; on the lab's kernel a worker reads through one with 0700."""
         node.home.chmod(0o700)
-        assert make(INPUTS)["ours"]
+        assert make(INPUTS)["devices"] == [f":{node.hub}"]
 
 
 @pytest.mark.parametrize(("point", "crossed"), [("", False), ("/models--a--b", True), ("-old", False)])
@@ -239,7 +239,7 @@ def test_a_node_without_an_nfs_server_is_told_how_to_get_one(node: Node):
 
 def test_an_export_that_the_server_did_not_take_is_a_failure(node: Node):
     node.recorder.answer("exportfs", f": >{node.etab}")
-    with pytest.raises(SystemExit, match=r"is not exported although .* says so: ask `sudo exportfs -rv` why"):
+    with pytest.raises(SystemExit, match=r"is not exported although .* says so: `sudo exportfs -rv` tells why"):
         make(INPUTS)
 
 
@@ -254,7 +254,7 @@ def test_a_start_that_broke_off_is_taken_back_too(node: Node):
 
 
 def test_without_our_folder_nothing_is_begun(node: Node):
-    with pytest.raises(SystemExit, match="run pulumi up again, it is made first"):
+    with pytest.raises(SystemExit, match="run pulumi up again, it makes the folder first"):
         make({**INPUTS, "stack": "other"})
 
 

@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from components.ssh.node_script import environment_payload
 from host.console import utc_now
 from nfs import proof
-from nfs.proof import ProofInputs, Unproven, cause, check_server, first_proven, mount_words, prove
+from nfs.proof import ProofInputs, Unproven, check_server, first_proven, mount_argument, prove, with_cause
 from tests.unit.executables import Recorder
 from tests.unit.node.snapshots import ENCODER, REPO, REVISION, contents, names, snapshot
 
 HUB_DEVICE = ":/home/spark/.cache/huggingface/hub"
 OPTIONS = "nfsvers=4.2,ro,nconnect=8,hard,timeo=600"
 INPUTS: ProofInputs = {
-    "address": "127.0.0.1",
+    "head_fabric_ip": "127.0.0.1",
     "options": OPTIONS,
     "repo": REPO,
     "revision": REVISION,
@@ -101,7 +101,7 @@ class TestTheServer:
     @pytest.mark.parametrize(
         ("answer", "words"),
         [
-            (b"SSH-2.0-OpenSSH_9.6p1 Ubuntu-3ubuntu13\r\n", "is no NFS server"),
+            (b"SSH-2.0-OpenSSH_9.6p1 Ubuntu-3ubuntu13\r\n", "is not an NFS server"),
             (struct.pack(">7I", 1 << 31 | 32, 0x73706B, 1, 0, 0, 0, 2), "does not speak NFS 4"),
             (struct.pack(">7I", 1 << 31 | 24, 0x73706B, 1, 1, 0, 0, 0), "does not speak NFS 4"),
         ],
@@ -117,16 +117,16 @@ class TestTheServer:
     def test_one_that_takes_the_call_and_says_nothing_is_given_up_soon(self, serve: Callable[[Reply], None]):
         """dockerd would stay in its mount, and could not be interrupted."""
         serve(lambda _: b"")
-        with pytest.raises(Unproven, match="timed out: something drops its packets"):
+        with pytest.raises(Unproven, match="timed out: something drops the packets"):
             check_server("127.0.0.1")
 
-    def test_one_that_is_not_started_is_refused_before_docker_is_asked(
+    def test_one_that_is_not_running_is_refused_before_docker_is_asked(
         self, recorder: Recorder, free_port: Callable[[], int], monkeypatch: pytest.MonkeyPatch
     ):
         recorder.answer("docker")
         monkeypatch.setattr(proof, "PORT", free_port())
         words = refused()
-        assert "cannot be read from 127.0.0.1: port" in words and "the NFS server is not started" in words
+        assert "cannot be read from 127.0.0.1: port" in words and "the NFS server is not running" in words
         assert words.endswith("or set checkpoint.mode: local") and recorder.calls("docker") == []
 
     @given(st.binary(max_size=40))
@@ -143,20 +143,20 @@ class TestTheServer:
 class TestTheMount:
     @given(st.text(st.characters(exclude_characters="\n\r\0", codec="utf-8"), min_size=1))
     def test_docker_reads_back_each_field_whatever_the_path_holds(self, path: str):
-        [fields] = csv.reader([mount_words("192.168.100.1", f":/{path}", OPTIONS)])
+        [fields] = csv.reader([mount_argument("192.168.100.1", f":/{path}", OPTIONS)])
         assert f"volume-opt=device=:/{path}" in fields
         assert f"volume-opt=o=addr=192.168.100.1,{OPTIONS}" in fields, "its commas are the option's own"
 
     def test_it_is_a_volume_without_a_name_and_without_dockers_read_only(self):
         """A named one would outlive its options; dockerd refuses read-only for one without a name."""
-        [fields] = csv.reader([mount_words("192.168.100.1", HUB_DEVICE, OPTIONS)])
+        [fields] = csv.reader([mount_argument("192.168.100.1", HUB_DEVICE, OPTIONS)])
         assert not any(field.startswith(("src", "source", "ro", "readonly")) for field in fields)
 
     @pytest.mark.parametrize(
         ("kernel", "words"),
         [
             ("permission denied", "permission denied: it is not exported to this node's fabric address"),
-            ("no such file or directory", "no such file or directory: the server exports no such tree"),
+            ("no such file or directory", "no such file or directory: the server does not export this folder"),
             ("protocol not supported", "protocol not supported: the server does not speak NFS 4.2"),
             ("no such device", "no such device: this node's kernel has no NFS client: sudo apt install nfs-common"),
         ],
@@ -175,7 +175,9 @@ class TestTheMount:
 
     def test_one_that_never_comes_is_ended_and_its_container_removed(self, docker: Recorder):
         docker.answer("docker", '[ "$1" = rm ] || exec sleep 20')
-        with pytest.raises(Unproven, match=r"no answer within 0 s, in the mount itself: the server stopped"):
+        with pytest.raises(
+            Unproven, match=r"no answer within 0 s, in the mount itself: the server or the fabric is down"
+        ):
             prove(HUB_DEVICE, INPUTS, 0.1)
         assert docker.calls("docker")[-1] == ["rm", "--force", "--volumes", "spark-dev-proof"]
 
@@ -185,7 +187,7 @@ class TestTheMount:
         """A hard mount cannot be left while the server is silent; on the lab it went by itself once it was back."""
         monkeypatch.setattr(proof, "REMOVAL_S", 0.1)
         docker.answer("docker", "exec sleep 20")
-        with pytest.raises(Unproven, match="the container spark-dev-proof goes when it answers again"):
+        with pytest.raises(Unproven, match="the container spark-dev-proof ends when it answers again"):
             prove(HUB_DEVICE, INPUTS, 0.1)
 
     def test_reading_that_stops_half_way_says_how_far_it_came(self, docker: Recorder):
@@ -214,7 +216,7 @@ class TestTheReading:
         first_proven([HUB_DEVICE], INPUTS)
         removed, run = docker.calls("docker")
         assert removed[0] == "rm", "one that an interrupted update left over would hold the name"
-        assert "--rm" in run and "spark.stack=dev" in run and mount_words("127.0.0.1", HUB_DEVICE, OPTIONS) in run
+        assert "--rm" in run and "spark.stack=dev" in run and mount_argument("127.0.0.1", HUB_DEVICE, OPTIONS) in run
 
     def test_the_first_device_that_proves_it_is_the_answer(self, whole: Path, docker: Recorder):
         script = docker.folder / "docker"
@@ -264,8 +266,8 @@ class TestTheReading:
         assert f"{HUB_DEVICE}: ValueError: x." in refused()
 
 
-def test_words_without_a_known_cause_stay_as_they_are():
-    assert cause("the moon is full") == "the moon is full"
+def test_a_message_without_a_known_cause_stays_as_it_is():
+    assert with_cause("the moon is full") == "the moon is full"
 
 
 def test_as_it_is_shipped_it_carries_the_rules_of_a_whole_snapshot(tmp_path: Path, docker: Recorder):
