@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lab.hub.checkpoint import ENCODING
-from rank.effort_edit import FILE, mend
+from rank.effort_edit import FILE, edit
 
 TOKENIZERS = Path(__file__).parents[2] / "lab/runtime/vllm/tokenizers"
 
@@ -33,7 +33,7 @@ def test_as_the_image_has_it_low_is_the_prompt_of_high(package: Path):
 
 
 def test_after_a_ranks_edit_low_is_the_prompt_without_effort_and_high_stays(package: Path):
-    assert mend(package / FILE)
+    assert edit(package / FILE)
     assert prompt(package, "low") == prompt(package, "medium") == prompt(package, None)
     assert len({prompt(package, effort) for effort in ("low", "high", "max")}) == 3
     assert prompt(package, "none").endswith("</think>")

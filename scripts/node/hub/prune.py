@@ -1,10 +1,10 @@
-"""What a node's Hugging Face cache need not keep of the configured models: list it, or remove what a list just showed.
+"""List what a node's Hugging Face cache need not keep of the configured models, or remove what a list just showed.
 
-Inputs (JSON argument): PruneInputs. Output: list prints a Listing, remove prints a Removed; bytes are those on disk.
+Inputs (JSON argument): PruneInputs. Output: list prints a Listing, remove prints a Removed; bytes are bytes on disk.
 Exit codes: 0 done; 1 refused or failed, the reason on stderr.
 
-Nothing outside hub/models--<configured> and its locks is removed, links are never followed to what they name, and a
-blob stays while any snapshot of any model links to it.
+It removes nothing outside hub/models--<configured> and its locks, never follows a link to its target, and keeps a blob
+while any snapshot of any model links to it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from hub.verified import VerifiedBlobs
 
 LEFT_OVER = (INCOMPLETE, PART, DAMAGED)
 ABOUT = ("refs", "trees", ".no_exist")
-"""Folders of a model that say something about its revisions and hold nothing of them."""
+"""Folders of a model that hold notes on its revisions, not their files."""
 
 
 class Kept(TypedDict):
@@ -50,10 +50,10 @@ class Kept(TypedDict):
 
 
 class Row(Kept):
-    """Something that may go."""
+    """Something removable."""
 
     state: str
-    """Changes when one of its files does."""
+    """A hash that changes when one of its files does."""
 
 
 class Expected(TypedDict, total=False):
@@ -67,7 +67,7 @@ class PruneInputs(Expected):
     models: list[str]
     """Repositories; others are not touched."""
     keep: dict[str, dict[str, str]]
-    """By repository: who names it, by revision."""
+    """By repository: the stack files that name a revision, by revision."""
     unneeded: dict[str, list[str]]
     """By repository: revisions that this node reads from the head."""
 
@@ -89,7 +89,7 @@ class Removed(TypedDict):
 
 
 class Candidate(NamedTuple):
-    """Files and links that may go, in the order in which they go, and folders that go when they are empty then."""
+    """Removable files and links, in the order of their removal, and folders to remove if they are empty then."""
 
     model: str
     what: str
@@ -101,7 +101,7 @@ class Candidate(NamedTuple):
         freed, digest = 0, hashlib.sha256()
         for path in sorted(self.paths):
             status = os.lstat(path)
-            # another name of the same file keeps its bytes
+            # a file with another hard link keeps its bytes
             freed += on_disk(path) if status.st_nlink == 1 else 0
             digest.update(f"{path!r} {status.st_size} {status.st_mtime_ns} {status.st_ino}\n".encode())
         state = digest.hexdigest()[:16]
@@ -109,7 +109,7 @@ class Candidate(NamedTuple):
 
 
 def on_disk(path: str) -> int:
-    """Bytes that a file holds; 0 for a link, and where nothing is."""
+    """Bytes of a regular file; 0 for anything else, and for a missing file."""
     try:
         status = os.lstat(path)
     except FileNotFoundError:
@@ -118,12 +118,12 @@ def on_disk(path: str) -> int:
 
 
 def kept_for(hub: Hub, repo: str, model: str, keep: dict[str, str]) -> dict[str, str]:
-    """Why each revision that is kept is kept; the first reason of several."""
-    reasons = {revision: f"named by {who}" for revision, who in keep.items()}
-    refs, here = references(model), {os.path.basename(path) for path in folders_in(f"{model}/snapshots")}
-    for name, words in hub.containers:
-        used = {revision for revision in here if revision in words}
-        if not used and (repo in words or folder_name(repo) in words):
+    """Why to keep each revision that must stay; the first reason of several."""
+    reasons = {revision: f"named by {files}" for revision, files in keep.items()}
+    refs, on_disk = references(model), {os.path.basename(path) for path in folders_in(f"{model}/snapshots")}
+    for name, command in hub.containers:
+        used = {revision for revision in on_disk if revision in command}
+        if not used and (repo in command or folder_name(repo) in command):
             used = set(refs.values())  # without a revision it follows a ref
         for revision in used:
             reasons.setdefault(revision, f"container {name} uses it")
@@ -137,12 +137,12 @@ def kept_for(hub: Hub, repo: str, model: str, keep: dict[str, str]) -> dict[str,
 def revisions(
     hub: Hub, repo: str, model: str, reasons: dict[str, str], unneeded: list[str]
 ) -> tuple[list[Candidate], list[Kept]]:
-    """Snapshots that may go, each with the blobs that no other one links to, and those that stay."""
+    """Removable snapshots, each with the blobs that no other one links to, and those that stay."""
     candidates: list[Candidate] = []
     kept: list[Kept] = []
     snapshots = folders_in(f"{model}/snapshots")
     going = {path for path in snapshots if os.path.basename(path) not in reasons}
-    needed = {hop for snapshot, found in hub.links.items() if snapshot not in going for hop in found}
+    needed = {hop for snapshot, hops in hub.links.items() if snapshot not in going for hop in hops}
     for snapshot in snapshots:
         revision = os.path.basename(snapshot)
         blobs = {path for path in hub.links[snapshot] if os.path.dirname(path) == f"{model}/blobs"}
@@ -153,36 +153,36 @@ def revisions(
         why = "no stack file names it, and no container uses it"
         if revision in unneeded:
             why = "a copy of its own: this node reads the revision from the head (checkpoint.mode: nfs)"
-        # huggingface_hub's notes on a revision: files that it has, and files that it has not
+        # huggingface_hub's notes on a revision: the files that it has, and files that it lacks
         tree, absent = f"{model}/trees/{revision}.json", f"{model}/.no_exist/{revision}"
         notes = [*leaves(absent), *([tree] if os.path.lexists(tree) else [])]
         refs = [f"{model}/{ref}" for ref, target in references(model).items() if target == revision]
-        # a name goes before what it links to, so that one interrupted leaves no dangling link
+        # links before their targets, so that an interrupted removal leaves no dangling link
         paths = [*leaves(snapshot), *notes, *refs]
         paths += sorted(path for path in blobs - needed if os.path.lexists(path))
-        needed |= blobs  # what two of them share goes with the first
+        needed |= blobs  # a blob that two of them share goes with the first
         candidates.append(Candidate(repo, f"revision {revision[:8]}", why, paths, [snapshot, absent]))
     return candidates, kept
 
 
 def broken_off(hub: Hub, repo: str, model: str) -> list[Candidate]:
-    """What downloads and copies began and nothing links to."""
+    """What downloads and copies left behind and nothing links to."""
     blobs = [f"{model}/blobs/{name}" for name in names_in(f"{model}/blobs")]
-    linked = {hop for found in hub.links.values() for hop in found}
+    linked = {hop for hops in hub.links.values() for hop in hops}
     left = [path for path in blobs if path.endswith(LEFT_OVER)]
     orphans = [path for path in blobs if HASH.fullmatch(os.path.basename(path)) and path not in linked]
     return [
-        Candidate(repo, f"{what}: {len(found)}", why, found, [])
-        for found, what, why in (
+        Candidate(repo, f"{what}: {len(paths)}", why, paths, [])
+        for paths, what, why in (
             (left, "left-over files", "begun by a download or copy that broke off"),
-            (orphans, "unlinked blobs", "whole, but no snapshot links to them"),
+            (orphans, "unlinked blobs", "no snapshot links to them"),
         )
-        if found
+        if paths
     ]
 
 
 def plan(hub: Hub, repo: str, keep: dict[str, str], unneeded: list[str]) -> tuple[list[Candidate], list[Kept]]:
-    """What of one model may go, and rows on what stays."""
+    """What of one model is removable, and rows on what stays."""
     model, locks = f"{hub.path}/{folder_name(repo)}", f"{hub.path}/.locks/{folder_name(repo)}"
 
     def all_of_it(why: str) -> list[Kept]:
@@ -204,10 +204,10 @@ def plan(hub: Hub, repo: str, keep: dict[str, str], unneeded: list[str]) -> tupl
         kept.append(Kept(model=repo, what="its folder", why=f"{foreign[0]} is neither ours nor the hub's", bytes=0))
     elif not kept:
         paths = sorted([*rest, *leaves(locks)])
-        candidates.append(Candidate(repo, "its folder", "nothing else is in it then", paths, [model, locks]))
+        candidates.append(Candidate(repo, "its folder", "nothing else is left in it", paths, [model, locks]))
     for path in sorted(path for candidate in candidates for path in candidate.paths):
         if os.path.isdir(path) and not os.path.islink(path):
-            raise SystemExit(f"{path} is a folder where a file is expected: nothing is removed, look at it yourself")
+            raise SystemExit(f"{path} is a folder where a file is expected: nothing was removed, look at it yourself")
     return candidates, kept
 
 
@@ -222,14 +222,14 @@ def remove(hub: str, candidates: list[Candidate]) -> None:
         )
     for path in paths:
         os.unlink(path)
-    # only now: a ref that is still there must still be known as ours when this breaks off
+    # only now: if this breaks off, a ref that is still there must still be recorded as ours
     for repo in {candidate.model for candidate in candidates}:
         model = f"{hub}/{folder_name(repo)}"
         gone = {os.path.basename(path) for path in paths if os.path.dirname(path) == f"{model}/blobs"}
         VerifiedBlobs(Path(model)).forget(gone)
     for root in roots:
         for parent, _, _ in os.walk(root, topdown=False):
-            with contextlib.suppress(OSError):  # not empty: something else came in
+            with contextlib.suppress(OSError):  # not empty: somebody added a file
                 os.rmdir(parent)
 
 
@@ -238,10 +238,10 @@ def run(inputs: PruneInputs, hub: str) -> Listing | Removed:
     with locked(hub) as free:
         if removing and not free:
             raise SystemExit(f"a checkpoint job runs on {hub}: nothing was removed, wait until it ends, list again")
-        seen = read_hub(hub)
+        tree = read_hub(hub)
         keep, unneeded = inputs["keep"], inputs["unneeded"]
-        planned = [plan(seen, repo, keep.get(repo, {}), unneeded.get(repo, [])) for repo in inputs["models"]]
-        candidates = [candidate for found, _ in planned for candidate in found]
+        planned = [plan(tree, repo, keep.get(repo, {}), unneeded.get(repo, [])) for repo in inputs["models"]]
+        candidates = [candidate for removable, _ in planned for candidate in removable]
         rows = [candidate.row() for candidate in candidates]
         if removing and rows != inputs.get("expect"):
             raise SystemExit(f"{hub} changed since it was listed: nothing was removed, list again")
@@ -266,13 +266,13 @@ def main() -> None:
     hub = os.path.realpath(os.path.join(os.path.expanduser(inputs["hf_cache"]), "hub"))
     try:
         if not os.path.isdir(hub):
-            raise SystemExit(f"there is no {hub}: nothing was ever downloaded there, or its disk is not mounted")
+            raise SystemExit(f"there is no {hub}: nothing was ever downloaded to it, or its disk is not mounted")
         refuse_remote(hub)
         print(json.dumps(run(inputs, hub)))
     except OSError as error:
         raise SystemExit(
-            f"{error.filename}: {error.strerror}: the cache changed while it was read, or a part of it is closed to "
-            "this user: list again, and look at its owner"
+            f"{error.filename}: {error.strerror}: the cache changed while it was read, or this user may not read all "
+            "of it: list again, and look at its owner"
         ) from None
 
 

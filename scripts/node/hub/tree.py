@@ -1,6 +1,6 @@
-"""A Hugging Face cache as it is now: which snapshots link to what, which refs there are, who reads or writes it.
+"""A Hugging Face cache as it is now: its snapshots' links, its refs, and who reads or writes it.
 
-Reads only. Links are followed step by step and never walked into, so that a tree's own files are all that is seen.
+Reads only. Follows links step by step and never walks into them, so it lists a tree's own files only.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ REMOTE = ("nfs", "cifs", "smb", "fuse.sshfs", "9p")
 class Hub(NamedTuple):
     path: str
     links: dict[str, set[str]]
-    """Of each snapshot's folder, of every model: the paths that its links lead through."""
+    """The paths that a snapshot's links lead through, by snapshot, of every model."""
     containers: list[tuple[str, str]]
-    """Name and command (with environment: never to be printed) of each running container that may read the cache."""
+    """Name and command (with its environment, so never print it) of each running container that may read the cache."""
 
 
 def folder_name(repo: str) -> str:
@@ -32,13 +32,13 @@ def folder_name(repo: str) -> str:
 
 
 def read_hub(path: str) -> Hub:
-    """Raises OSError for a part that cannot be read, SystemExit when dockerd does not answer."""
+    """Raises OSError if a part cannot be read, SystemExit if dockerd does not answer."""
     try:
         running = list(containers(path))
     except (dockerd.DockerError, OSError) as error:
         raise SystemExit(
-            f"dockerd does not say which containers run ({dockerd.where()}: {error}), so nobody knows which "
-            "revisions are in use: look at `systemctl status docker`"
+            f"dockerd does not say which containers run ({dockerd.where()}: {error}), so revisions in use are "
+            "unknown: look at `systemctl status docker`"
         ) from None
     return Hub(path, links_of(path), running)
 
@@ -54,17 +54,17 @@ def stop(error: OSError) -> None:
 
 
 def leaves(folder: str) -> list[str]:
-    """All files and links below a folder, none when it is not there. Raises OSError for a part that cannot be read."""
-    found: list[str] = []
+    """All files and links below a folder, none if it does not exist. Raises OSError if a part cannot be read."""
+    leaves: list[str] = []
     for parent, folders, names in os.walk(folder, onerror=stop):
         paths = [os.path.join(parent, name) for name in folders]
-        found += [path for path in paths if os.path.islink(path)]
-        found += [os.path.join(parent, name) for name in names]
-    return found
+        leaves += [path for path in paths if os.path.islink(path)]
+        leaves += [os.path.join(parent, name) for name in names]
+    return leaves
 
 
 def names_in(folder: str) -> list[str]:
-    """Empty for a folder that is not there; one that is closed to us raises PermissionError."""
+    """Empty for a missing folder. Raises PermissionError for one that is closed to us."""
     try:
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -98,13 +98,13 @@ def containers(hub: str) -> Iterator[tuple[str, str]]:
         config, mounts = detail["Config"], detail.get("Mounts") or []
         binds = [os.path.realpath(mount["Source"]) for mount in mounts if mount.get("Type") == "bind"]
         shares = any(os.path.commonpath([source, hub]) in (source, hub) for source in binds)
-        # a rank of ours that mounts the head's cache over NFS names the revision and does not read this copy
+        # our rank that mounts the head's cache over NFS names the revision, but does not read this copy
         if shares or "spark.stack" not in (config.get("Labels") or {}):
             yield detail["Name"].lstrip("/"), json.dumps([config.get(key) for key in ("Entrypoint", "Cmd", "Env")])
 
 
 def held(locks: str) -> str | None:
-    """The first of a model's locks that another program holds: huggingface_hub keeps one for each file under way."""
+    """The first of a model's locks that another program holds: huggingface_hub takes one for each download."""
     for path in sorted(leaves(locks)):
         try:
             with open(path) as file:
@@ -121,7 +121,7 @@ def references(model: str) -> dict[str, str]:
 
 
 def refuse_remote(hub: str) -> None:
-    """Another machine's disk is pruned on that machine: its containers are not seen from here."""
+    """Exit if the hub is on another machine's disk, whose containers we cannot see."""
     device = os.stat(hub).st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
     for line in Path("/proc/self/mountinfo").read_text().splitlines():

@@ -1,10 +1,10 @@
-"""Our own edit of the image's vLLM: a reasoning effort below high is no longer handed to the encoder as high.
+"""Our own edit of the image's vLLM: it no longer turns a reasoning effort below high into high.
 
-Part of rank.start. vLLM 0.25.1 hands none, high or max to the chat encoder and makes every other effort high
-(tokenizers/deepseek_v4.py, lines 43-52), so a client that asks for low waits for the thinking of high. vLLM's own fix
-(its pull request 50580) is later than the pinned image.
-None is what the encoders of all checkpoints take for "no more than usual"; the one that came with 0731 calls it low,
-older ones have no such word and would fail on it.
+Part of rank.start. vLLM 0.25.1 gives the chat encoder none, high or max and turns every other effort into high
+(tokenizers/deepseek_v4.py, lines 43-52), so a client that asks for low waits as long as for high. vLLM's own fix
+(its pull request 50580) is newer than the pinned image.
+To the encoders of all checkpoints None means "no more than usual". The one that came with 0731 calls that low, a name
+that older ones do not have and would fail on.
 """
 
 from pathlib import Path
@@ -24,17 +24,17 @@ AFTER = """            elif reasoning_effort != "high":
 
 
 class Moved(Exception):
-    """The place of the edit is not there, or not once; the text says what was looked for."""
+    """The lines to edit are missing, or not unique; the message quotes them."""
 
 
-def mend(file: Path) -> bool:
-    """Edit the file; False when it was mended before. Raises Moved, OSError, or UnicodeError for no text."""
+def edit(file: Path) -> bool:
+    """Edit the file; False if that was done before. Raises Moved, OSError, or UnicodeError if it is not text."""
     text = file.read_text(encoding="utf-8")
-    places, mended = text.count(KEPT + BEFORE), text.count(KEPT + AFTER)
-    if (places, mended) == (0, 1):
+    places, edited = text.count(KEPT + BEFORE), text.count(KEPT + AFTER)
+    if (places, edited) == (0, 1):
         return False
-    if (places, mended) != (1, 0):
+    if (places, edited) != (1, 0):
         lines = " / ".join(line.strip() for line in (KEPT + BEFORE).strip().splitlines())
-        raise Moved(f"looked for {lines} and found it {places} times, mended {mended} times")
+        raise Moved(f"looked for {lines} and found it {places} times, edited {edited} times")
     file.write_text(text.replace(KEPT + BEFORE, KEPT + AFTER), encoding="utf-8")
     return True

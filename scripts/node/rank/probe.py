@@ -23,19 +23,19 @@ DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 class AnyQuestion(TypedDict, total=False):
     question: str
-    """Another than ours."""
+    """Instead of ours."""
 
 
 class ProbeInputs(AnyQuestion):
     base_url: str
     model: str
-    """What the API calls it."""
+    """A name that the API serves."""
     stack: str
     completion_timeout_s: float
     warmup_passes: int
     warmup_max_tokens: int
     warmup_agree: float
-    """How much the last two passes may differ, as a share."""
+    """How much the last two passes may differ, as a fraction."""
 
 
 class Answer(TypedDict):
@@ -45,11 +45,11 @@ class Answer(TypedDict):
     warmup_s: list[float]
     """Seconds of each warm-up pass."""
     settled: bool
-    """Whether the last two passes agree, or none was asked for."""
+    """Whether the last two passes agree, or there were none to make."""
 
 
 def complete(inputs: ProbeInputs, prompt: str, max_tokens: int) -> tuple[str, float]:
-    """One chat completion: its text (reasoning counts, a thinking model may spend its tokens there) and seconds."""
+    """One chat completion: its text (reasoning counts, because a thinking model may spend its tokens there), seconds."""
     body = {
         "model": inputs["model"],
         "messages": [{"role": "user", "content": prompt}],
@@ -68,20 +68,20 @@ def complete(inputs: ProbeInputs, prompt: str, max_tokens: int) -> tuple[str, fl
         message = answer["choices"][0]["message"]
         text = message.get("content") or message.get("reasoning") or ""
     except (AttributeError, IndexError, KeyError, TypeError):
-        raise ValueError(f"the answer to {prompt!r} is no completion: {json.dumps(answer)[:300]}") from None
+        raise ValueError(f"the answer to {prompt!r} is not a completion: {json.dumps(answer)[:300]}") from None
     if not text.strip():
         raise ValueError(f"the completion of {prompt!r} is empty: {json.dumps(answer)[:300]}")
     return text, time.monotonic() - began
 
 
 def warm_up(inputs: ProbeInputs) -> tuple[list[float], bool]:
-    """Seconds of each pass, and whether the last two agree; never fatal, the engine has answered already."""
+    """Seconds of each pass, and whether the last two agree. Never fatal: the engine has already answered."""
     seconds: list[float] = []
     for number in range(1, inputs["warmup_passes"] + 1):
         try:
             seconds.append(complete(inputs, WARM_UP, inputs["warmup_max_tokens"])[1])
         except (OSError, ValueError, http.client.HTTPException) as error:
-            say(f"warm-up {number} failed: {error}: going on without it")
+            say(f"warm-up {number} failed: {error}: continuing without it")
             return seconds, False
         say(f"warm-up {number} of at most {inputs['warmup_passes']}: {seconds[-1]:.2f} s")
         if number > 1 and abs(seconds[-1] - seconds[-2]) <= inputs["warmup_agree"] * seconds[-2]:
@@ -97,7 +97,7 @@ def main() -> None:
     except urllib.error.HTTPError as error:
         if error.code == 401:
             raise SystemExit(
-                "the engine is up and refuses our API key: was it started with another one? Change the key and run up"
+                "the engine is up but refuses our API key: was it started with another one? Change the key and run up"
             ) from None
         raise SystemExit(
             f"the first completion failed with {error.code}: {error.read().decode(errors='replace')[:500]}"

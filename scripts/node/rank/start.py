@@ -1,8 +1,8 @@
-"""Process 1 of a rank's container: prove what the engine needs on this node now, then become the engine.
+"""Process 1 of a rank's container: check what the engine needs on this node now, then become the engine.
 
-Inputs: /opt/spark/start.json (StartInputs); the command in argv; its environment, without what only this node knows. An
-API key is read from /run/spark/api_key. Words on stdout, each line starts with `spark: `.
-Exit codes: the engine's own; that of a patch that failed; 1 with the reason when it cannot be started otherwise.
+Inputs: /opt/spark/start.json (StartInputs); the command in argv; its environment, without what only this node knows; an
+API key in /run/spark/api_key. Every line on stdout starts with `spark: `.
+Exit codes: the engine's own; that of a patch that failed; 1 if it cannot be started otherwise, with the reason.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gid.lookup import resolve
 from gid.members import Refusal
 from hub.files import PinnedRevision, gaps, snapshot_of
 from rank import patch_steps
-from rank.effort_edit import FILE, Moved, mend
+from rank.effort_edit import FILE, Moved, edit
 
 START = Path(os.environ.get("SPARK_START", "/opt/spark/start.json"))
 KEY = Path(os.environ.get("SPARK_API_KEY_FILE", "/run/spark/api_key"))
@@ -33,7 +33,7 @@ class StartInputs(PinnedRevision):
     fabric_ip: str
     hca: str | None
     ifname: str | None
-    """Netdev for the bootstrap; None: that of fabric_ip."""
+    """Netdev for the bootstrap; None: the one that holds fabric_ip."""
     gid_index: str | int
     encoding_target: str
     """The prompt encoder's place in the image."""
@@ -54,28 +54,28 @@ def stop(text: str, code: int = 1) -> NoReturn:
 
 
 def set_fabric(start: StartInputs, env: MutableMapping[str, str]) -> None:
-    """The fabric's variables for this node as it is now; what is unset is absent, never empty."""
-    # a pinned container keeps its index: it must be usable still, and another one is a visible diff of the next up
-    wanted = env.get("NCCL_IB_GID_INDEX") if start["gid_index"] == "pin" else start["gid_index"]
+    """Set the fabric's variables for this node as it is now; one without a value is left out, never empty."""
+    # a pinned index must still be usable here: a new one is a visible diff of the next up
+    gid_index = env.get("NCCL_IB_GID_INDEX") if start["gid_index"] == "pin" else start["gid_index"]
     try:
-        found = resolve(sysfs.read_table(), start["fabric_ip"], start["hca"], wanted)
+        resolution = resolve(sysfs.read_table(), start["fabric_ip"], start["hca"], gid_index)
     except Refusal as refusal:
         stop(str(refusal))
     except OSError as error:
         stop(f"the interfaces of this node cannot be read: {error}")
-    env["NCCL_IB_HCA"] = found["hca"]
+    env["NCCL_IB_HCA"] = resolution["hca"]
     for name in IFNAMES:
-        env[name] = start["ifname"] or found["ifname"]
-    if found["gid_index"] is None:
+        env[name] = start["ifname"] or resolution["ifname"]
+    if resolution["gid_index"] is None:
         env.pop("NCCL_IB_GID_INDEX", None)
     else:
-        env["NCCL_IB_GID_INDEX"] = str(found["gid_index"])
+        env["NCCL_IB_GID_INDEX"] = str(resolution["gid_index"])
     for name in [name for name, value in env.items() if name.startswith("NCCL_") and not value]:
-        say(f"{name} is empty, which would hide /etc/nccl.conf: left out")
+        say(f"{name} is empty, which would hide /etc/nccl.conf: leaving it out")
         del env[name]
-    for note in found["notes"]:
+    for note in resolution["notes"]:
         say(f"note: {note}")
-    members = ", ".join(f"{member['hca']} on {member['ifname']}" for member in found["members"])
+    members = ", ".join(f"{member['hca']} on {member['ifname']}" for member in resolution["members"])
     say(f"fabric {members}, GID index {env.get('NCCL_IB_GID_INDEX', 'left to NCCL')}")
 
 
@@ -83,13 +83,13 @@ def check_checkpoint(start: StartInputs, env: MutableMapping[str, str]) -> Path:
     snapshot = snapshot_of(Path(env["HF_HOME"]) / "hub", start["repo"], start["revision"])
     missing = gaps(snapshot, start["shards"])
     if missing:
-        stop("the checkpoint is not whole: " + "; ".join(missing) + ": pulumi up fetches what is missing")
-    say(f"checkpoint {start['repo']} at {start['revision'][:8]}: all {start['shards']} shards are whole")
+        stop("the checkpoint is incomplete: " + "; ".join(missing) + ": pulumi up fetches what is missing")
+    say(f"checkpoint {start['repo']} at {start['revision'][:8]}: all {start['shards']} shards are complete")
     return snapshot
 
 
 def set_encoder(start: StartInputs, snapshot: Path) -> None:
-    """The snapshot's prompt encoder over the image's: an older one renders other prompts."""
+    """Put the snapshot's prompt encoder over the image's, which may be older and render other prompts."""
     source, target = snapshot / start["encoding_file"], Path(start["encoding_target"])
     if not source.is_file():
         stop(f"{start['encoding_file']} is missing in the snapshot: pulumi up fetches it")
@@ -97,20 +97,20 @@ def set_encoder(start: StartInputs, snapshot: Path) -> None:
         shutil.copyfile(source, target)
     except OSError as error:
         stop(f"{target} cannot be written: {error.strerror}: image.encoding_target suits another image")
-    say(f"prompt encoder of the snapshot is {target}")
+    say(f"prompt encoder of the snapshot: copied to {target}")
 
 
 def set_efforts(start: StartInputs) -> None:
-    """Reasoning effort as the snapshot's encoder means it; the image knows only an older one's efforts."""
+    """Map reasoning efforts to what the snapshot's encoder means; the image knows those of an older encoder only."""
     file = Path(start["encoding_target"]).with_name(FILE)
     try:
-        applied = mend(file)
+        edited = edit(file)
     except (Moved, OSError, UnicodeError) as error:
         stop(
-            f"the reasoning effort in {file} cannot be mended: {error}: low would think like high without a word: "
-            "use the profile's image, this edit is made for it",
+            f"the reasoning effort in {file} cannot be corrected: {error}: low would silently think like high: "
+            "use the profile's image, for which this edit is made",
         )
-    say(f"reasoning effort in {file}: {'applied' if applied else 'skipped, it is mended already'}")
+    say(f"reasoning effort in {file}: {'corrected' if edited else 'was corrected before'}")
 
 
 def set_patches(start: StartInputs, env: MutableMapping[str, str]) -> None:
@@ -135,7 +135,7 @@ def set_paths(env: MutableMapping[str, str]) -> None:
 
 
 def set_key(env: MutableMapping[str, str]) -> None:
-    """The key in the engine's environment alone: from argv or the container's own everyone could read it."""
+    """Put the key into the engine's environment only: anyone could read it in argv or in the container's."""
     if KEY.is_file():
         env["VLLM_API_KEY"] = KEY.read_text()
         say("the API needs a key")

@@ -46,7 +46,7 @@ SEEN = {
         "mount :/home/ops/hub:/x, data: addr=192.168.100.1,nfsvers=4.2: connection refused",
     ],
     "A shard, the index or the prompt encoder is missing, short, or a dangling link": [
-        "spark: error: the checkpoint is not whole: model-00007-of-00048.safetensors is missing: pulumi up fetches it",
+        "spark: error: the checkpoint is incomplete: model-00007-of-00048.safetensors is missing: pulumi up fetches it",
         "spark: error: encoding/encoding_dsv4.py is missing in the snapshot: pulumi up fetches it",
         "safetensors._safetensors_rust.SafetensorError: Error while deserializing header: incomplete metadata, file "
         "not fully covered",
@@ -166,8 +166,8 @@ def test_memory_that_the_kernel_could_not_register_is_not_blamed_on_the_gid_inde
 def test_the_lines_of_a_healthy_start_explain_nothing():
     healthy = [
         *(line for line, _ in START),
-        "spark: prompt encoder of the snapshot is /usr/local/lib/python3.12/dist-packages/vllm/tokenizers/x.py",
-        "spark: checkpoint deepseek-ai/DeepSeek-V4-Flash-DSpark at 3c5ed1f0: all 48 shards are whole",
+        "spark: prompt encoder of the snapshot: copied to /usr/local/lib/python3.12/dist-packages/vllm/tokenizers/x.py",
+        "spark: checkpoint deepseek-ai/DeepSeek-V4-Flash-DSpark at 3c5ed1f0: all 48 shards are complete",
         "spark: note: roceP2p1s0f1 port 1, the other half of the QSFP port, could be used too: add it to hca",
         # a client's mistake, not ours
         'INFO:     127.0.0.1:34278 - "POST /v1/chat/completions HTTP/1.1" 401 Unauthorized',

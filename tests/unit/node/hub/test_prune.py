@@ -152,7 +152,7 @@ def test_without_dockerd_nobody_knows_what_runs_so_nothing_may_go(two: Node, tmp
     done = two.run("list")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("dockerd does not say which containers run (")
-    assert "nobody knows which revisions are in use" in done.stderr
+    assert "so revisions in use are unknown" in done.stderr
 
 
 def test_a_copy_that_is_read_from_the_head_instead_is_told_as_such(two: Node):

@@ -1,4 +1,4 @@
-"""The container of a rank, as rank.start finds it."""
+"""What a rank finds around itself, for tests that run the shipped rank.start up to the engine that it becomes."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tests.unit.node.snapshots import ENCODER, REPO, REVISION, snapshot
 
 
 class Container:
-    """What a rank finds around itself: /sys, its cache, its start file, an engine that keeps what it got."""
+    """A rank's /sys, its cache, its start file, and an engine that keeps what it got."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rank.effort_edit import Moved, mend
+from rank.effort_edit import Moved, edit
 from tests.unit.node.rank.tokenizers import SHIPPED, handed_on
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -24,7 +24,7 @@ def test_as_shipped_low_thinks_like_high(file: Path):
 
 
 def test_what_is_below_high_is_handed_on_as_no_effort_of_its_own(file: Path):
-    assert mend(file)
+    assert edit(file)
     assert {effort: handed_on(file, effort) for effort in EFFORTS} == {
         "none": ("chat", None),
         "minimal": ("thinking", None),
@@ -37,10 +37,10 @@ def test_what_is_below_high_is_handed_on_as_no_effort_of_its_own(file: Path):
     assert handed_on(file, None) == ("thinking", None)
 
 
-def test_a_container_that_starts_again_keeps_what_was_mended(file: Path):
-    assert mend(file)
+def test_a_container_that_starts_again_keeps_what_was_edited(file: Path):
+    assert edit(file)
     once = file.read_text()
-    assert not mend(file)
+    assert not edit(file)
     assert file.read_text() == once
 
 
@@ -58,7 +58,7 @@ def test_a_container_that_starts_again_keeps_what_was_mended(file: Path):
 def test_lines_that_moved_are_said_and_nothing_is_written(text: str, times: int, file: Path):
     file.write_text(text)
     with pytest.raises(Moved) as moved:
-        mend(file)
+        edit(file)
     assert 'elif reasoning_effort in ("max", "xhigh"): / reasoning_effort = "max" / else:' in str(moved.value)
     assert f"found it {times} times" in str(moved.value)
     assert file.read_text() == text

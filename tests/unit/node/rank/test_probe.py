@@ -84,7 +84,7 @@ def test_an_engine_that_refuses_our_key_is_told_at_once(tmp_path: Path):
     with_key(tmp_path)
     done, seen = run(lambda _: body({"error": "Unauthorized"}, 401), tmp_path, {"warmup_passes": 3})
     assert (done.returncode, len(seen)) == (1, 1)
-    assert "the engine is up and refuses our API key" in done.stderr
+    assert "the engine is up but refuses our API key" in done.stderr
 
 
 def test_a_model_that_spends_its_tokens_on_thinking_has_answered(tmp_path: Path):
@@ -98,9 +98,12 @@ def test_a_model_that_spends_its_tokens_on_thinking_has_answered(tmp_path: Path)
         (said(content=""), "the first completion failed: the completion of 'What is 47 x 89?' is empty: "),
         (said(content=None), "the first completion failed: the completion of 'What is 47 x 89?' is empty: "),
         (said(content=" \n"), "the first completion failed: the completion of 'What is 47 x 89?' is empty: "),
-        (body({"choices": []}), "the first completion failed: the answer to 'What is 47 x 89?' is no completion: "),
-        (body({"object": "error"}), "the first completion failed: the answer to 'What is 47 x 89?' is no completion: "),
-        (body([]), "the first completion failed: the answer to 'What is 47 x 89?' is no completion: "),
+        (body({"choices": []}), "the first completion failed: the answer to 'What is 47 x 89?' is not a completion: "),
+        (
+            body({"object": "error"}),
+            "the first completion failed: the answer to 'What is 47 x 89?' is not a completion: ",
+        ),
+        (body([]), "the first completion failed: the answer to 'What is 47 x 89?' is not a completion: "),
         ((200, b"<html>"), "the first completion failed: "),
         ((500, b"EngineCore encountered an issue"), "the first completion failed with 500: EngineCore encountered an"),
         ((0, b""), "the first completion failed: "),
