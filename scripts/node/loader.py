@@ -1,6 +1,6 @@
 """How the modules of this folder travel: as texts in one program, for `python3 -` on a node or a file in a container.
 
-The program is this file, `sources` filled in, and a call of run(). What runs there can make programs of its own.
+The program is this file, the filled `sources`, and a call of run(). Such a program can make further ones.
 Standard library only, Python 3.10.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 sources: dict[str, str] = {}
-"""Text by a module's dotted name; empty where the folder itself is at hand."""
+"""Text by a module's dotted name; empty where the folder itself is available."""
 
 
 def file_of(module: str) -> str:
@@ -28,7 +28,7 @@ def is_ours(module: str) -> bool:
 
 
 def text_of(module: str) -> str:
-    """The text of one module of this folder. What runs on a node has only those that it imports."""
+    """The text of one module of this folder. A program on a node has only those that it imports."""
     return sources[module] if sources else (Path(__file__).parent / file_of(module)).read_text()
 
 
@@ -40,13 +40,13 @@ def payload(name: str) -> str:
     while names:
         module = names.pop()
         texts[module] = text_of(module)
-        found: list[str] = []
+        imported: list[str] = []
         for node in ast.walk(ast.parse(texts[module])):
             if isinstance(node, ast.Import):
-                found += [alias.name for alias in node.names]
+                imported += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module:
-                found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        names += [other for other in found if other not in texts and is_ours(other)]
+                imported += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        names += [other for other in imported if other not in texts and is_ours(other)]
     lines = [f"sources[{module!r}] = {text!r}\n" for module, text in sorted(texts.items())]
     return "".join([text_of("loader"), *lines, f"run({name!r})\n"])
 

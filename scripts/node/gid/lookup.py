@@ -1,12 +1,12 @@
-"""Finds the HCAs and the GID index a rank's NCCL must use on this node.
+"""Finds the HCAs and the GID index that a rank's NCCL must use on this node.
 
-Used three ways: as a command over SSH (`python3 - '<inputs>'`), imported by rank.start at every container start, and
-imported on the control host, where `resolve` decides over a facts document. It changes nothing, never falls back to a
-usual value, and refuses with the table of every HCA concerned. Standard library only, Python 3.10.
+Used in three ways: as a command over SSH (`python3 - '<inputs>'`), by rank.start at every container start, and on the
+control host, where `resolve` decides over a facts document. It changes nothing, never falls back to a usual value, and
+refuses with the table of every HCA concerned. Standard library only, Python 3.10.
 
 Inputs (JSON argument): LookupInputs; other keys are ignored.
 stdout: one JSON line, a Resolution. stderr: notes, or the refusal.
-Exit codes: 0 found; 1 not, or bad inputs.
+Exit codes: 0 resolved; 1 refused, or bad inputs.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class LookupInputs(TypedDict):
     hca: str | None
     """NCCL_IB_HCA selector; None: the HCA of fabric_ip and its twin."""
     gid_index: str | int
-    """resolve or pin: an index that every member can use; unset: every member is usable, and NCCL chooses for each; a
-    number must be usable on every member."""
+    """resolve, pin: an index that every member can use; unset: every member must have a usable one, and NCCL chooses for
+    each; a number: must be usable on every member."""
 
 
 class Member(TypedDict):
@@ -58,7 +58,7 @@ class Member(TypedDict):
 
 
 class Resolution(TypedDict):
-    """What a rank takes over (`gid_index` None: NCCL_IB_GID_INDEX is left out), and the evidence.
+    """What a rank uses (`gid_index` None: without NCCL_IB_GID_INDEX), and the evidence.
 
     `table_digest` covers the members' rows: while it stays the same, so does the choice. `notes` are sentences.
     """
@@ -72,7 +72,7 @@ class Resolution(TypedDict):
 
 
 def parse_gid_index(value: object) -> str | int:
-    """A gid_index setting. Refuses 08, 0x3, -1 and the like: NCCL reads 010 as 8, and a selector's :010 as 10."""
+    """A gid_index setting. Refuses 08, 0x3, -1 and the like, because NCCL would read 010 as 8."""
     if value in ("resolve", "pin", "unset"):
         return str(value)
     text = str(value) if isinstance(value, (int, str)) and not isinstance(value, bool) else ""
@@ -83,7 +83,7 @@ def parse_gid_index(value: object) -> str | int:
 
 
 def parse_ipv4(value: object) -> str:
-    """A dotted IPv4 address; Refusal for anything else, such as an SSH target that slipped in."""
+    """A dotted IPv4 address. Raises Refusal for anything else, such as an SSH target."""
     try:
         return socket.inet_ntop(socket.AF_INET, socket.inet_pton(socket.AF_INET, value))  # type: ignore[arg-type]
     except (OSError, TypeError, ValueError):
@@ -91,18 +91,18 @@ def parse_ipv4(value: object) -> str:
 
 
 def exact_selector(members: Sequence[Port], table: Table) -> str:
-    """NCCL_IB_HCA for just these: `=a,b`, with the port only where an HCA has several."""
+    """NCCL_IB_HCA for exactly these: `=a,b`, with the port only if an HCA has several."""
     several = {port["name"] for port in table["hcas"] if port["port"] != 1}
     return "=" + ",".join(f"{p['name']}:{p['port']}" if p["name"] in several else p["name"] for p in members)
 
 
 def resolve(table: Table, fabric_ip: str, selector: str | None = None, gid_index: object = "resolve") -> Resolution:
-    """Choose HCAs and index from a table alone; the order of its ports and rows does not matter.
+    """Choose HCAs and index from a table; the order of its ports and rows does not matter.
 
-    Raises Refusal. The rule of use is gid.table.objection; among indexes that every member can use, one whose row is
-    the fabric address comes first, then the lowest.
+    Raises Refusal. gid.table.objection says which row is usable. Among indexes that every member can use, one whose row
+    is the fabric address wins, then the lowest.
     """
-    fabric_ip, wanted = parse_ipv4(fabric_ip), parse_gid_index(gid_index)
+    fabric_ip, asked = parse_ipv4(fabric_ip), parse_gid_index(gid_index)
     if None in (table["hcas"], table["interfaces"]):  # a facts document whose probe failed
         raise Refusal("the HCAs and interfaces of this node could not be read: see the facts' problems")
     interfaces = table["interfaces"]
@@ -131,7 +131,7 @@ def resolve(table: Table, fabric_ip: str, selector: str | None = None, gid_index
             f"{format_table(members, interfaces)}\n"
             "Give that netdev an IPv4 address in a subnet of its own, or leave the HCA out with `hca`.",
         )
-    chosen = _choose(members, usable, fabric_ip, wanted, format_table(members, interfaces))
+    chosen = _choose(members, usable, fabric_ip, asked, format_table(members, interfaces))
     at_chosen = [ipv4_of(row["gid"]) or "" for rows in usable for row in rows if row["index"] == chosen]
     if chosen is not None and fabric_ip not in at_chosen:
         notes.append(f"index {chosen} is {', '.join(at_chosen)}, not {fabric_ip}: the peers may not reach that")
@@ -155,13 +155,13 @@ def resolve(table: Table, fabric_ip: str, selector: str | None = None, gid_index
 
 
 def _why_none(port: Port, table: Table) -> str:
-    """Why a port has no usable row, in the terms of the way out."""
+    """Why a port has no usable row, as a hint to the way out."""
     interfaces, netdev = table["interfaces"], port["netdev"]
     if not port["rows"]:
         return "its GID table is empty"
     held = sorted(address["ip"] for address in addresses_on(netdev, interfaces))
     if not held:
-        return f"netdev {netdev} has no IPv4 address" if netdev else "no netdev belongs to it"
+        return f"netdev {netdev} has no IPv4 address" if netdev else "it has no netdev"
     mapped = sorted((row for row in port["rows"] if ipv4_of(row["gid"])), key=lambda row: row["index"])
     stale = [row for row in mapped if row["type"] == ROCE_V2]
     if stale:
@@ -172,19 +172,19 @@ def _why_none(port: Port, table: Table) -> str:
 
 
 def _choose(
-    members: Sequence[Port], usable: Sequence[Sequence[Row]], fabric_ip: str, wanted: str | int, shown: str
+    members: Sequence[Port], usable: Sequence[Sequence[Row]], fabric_ip: str, asked: str | int, shown: str
 ) -> int | None:
-    """The index for all members, None for `unset`. Refusal when there is none, or not the wanted one."""
+    """The index for all members; None for `unset`. Raises Refusal if there is none, or the given one is not usable."""
     sets = [{row["index"] for row in rows} for rows in usable]
     common = set.intersection(*sets)
-    if wanted == "unset":
+    if asked == "unset":
         return None
     each = "; ".join(f"{label(p)}: {', '.join(map(str, sorted(s)))}" for p, s in zip(members, sets, strict=True))
-    if isinstance(wanted, int):
-        if wanted not in common:
-            what = f"gid_index {wanted} is not usable on every HCA (usable: {each})"
+    if isinstance(asked, int):
+        if asked not in common:
+            what = f"gid_index {asked} is not usable on every HCA (usable: {each})"
             raise Refusal(f"{what}\n{shown}\nUse gid_index: resolve.")
-        return wanted
+        return asked
     if not common:
         raise Refusal(
             f"no GID index is usable on every HCA (usable: {each})\n{shown}\n"
@@ -196,7 +196,7 @@ def _choose(
 
 def main(arguments: Sequence[str]) -> int:
     """The command: see the module's header."""
-    from gid import sysfs  # what only reads this machine is not needed where facts are judged
+    from gid import sysfs  # reads this machine, which the control host does not need
 
     try:
         inputs = json.loads(arguments[0])
@@ -212,13 +212,13 @@ def main(arguments: Sequence[str]) -> int:
         print(f"the interfaces of this node cannot be read: {error}", file=sys.stderr)
         return 1
     try:
-        found = resolve(table, fabric_ip, selector, gid_index)
+        resolution = resolve(table, fabric_ip, selector, gid_index)
     except Refusal as refusal:
         print(refusal, file=sys.stderr)
         return 1
-    for sentence in found["notes"]:
+    for sentence in resolution["notes"]:
         print(f"note: {sentence}", file=sys.stderr)
-    print(json.dumps(found))
+    print(json.dumps(resolution))
     return 0
 
 

@@ -1,6 +1,6 @@
 """Which ports of which HCAs a rank's NCCL opens on a node: as a selector says, or derived from the fabric address.
 
-Owns NCCL_IB_HCA's grammar and the refusals that name a missing or closed HCA. Pure, over a gid.table.Table.
+NCCL_IB_HCA's grammar, and the refusals that name a missing or closed HCA. Pure, over a gid.table.Table.
 Runs on a node and inside the runtime image too: standard library only, Python 3.10.
 """
 
@@ -52,24 +52,24 @@ def parse_selector(text: str) -> Selector:
     """
     bare = text.removeprefix("^")
     names = [NAME.fullmatch(entry) for entry in bare.removeprefix("=").split(",")]
-    found = tuple(Name(match[1], int(match[2]) if match[2] else None) for match in names if match)
-    if len(found) < len(names) or len(names) > MAX_NAMES:
+    parsed = tuple(Name(match[1], int(match[2]) if match[2] else None) for match in names if match)
+    if len(parsed) < len(names) or len(names) > MAX_NAMES:
         raise Refusal(
             f"hca {text!r} is not a selector: write [^][=]name[:port],... with at most {MAX_NAMES} names of letters, "
             "digits, _ . and -, ports as plain decimals, and no spaces (* is not a wildcard: a name without = is a "
             "prefix); or leave hca out, and the HCA of fabric_ip is used, with its twin"
         )
-    return Selector(text.startswith("^"), bare.startswith("="), found)
+    return Selector(text.startswith("^"), bare.startswith("="), parsed)
 
 
 def overlap(one: Address, other: Address) -> bool:
-    """Whether two addresses lie in one subnet, of the wider of the two prefixes."""
+    """Whether two addresses share a subnet by the wider of their prefixes."""
     first, second = (int.from_bytes(socket.inet_pton(socket.AF_INET, a["ip"]), "big") for a in (one, other))
     return (first ^ second) >> (32 - min(one["prefix"], other["prefix"])) == 0
 
 
 def function_of(port: Port) -> str | None:
-    """A PCIe function without its domain, as the two HCAs of a QSFP port share it: `01:00.1`, or by name `p1s0f1`."""
+    """A PCIe function without its domain, which the two HCAs of a QSFP port share: `01:00.1`, or by name `p1s0f1`."""
     if port["pci"]:
         return port["pci"].partition(":")[2]
     match = re.fullmatch(r"roce(?:P\d+)?(p\d+s\d+f\d+)", port["name"])
@@ -97,7 +97,7 @@ def _twins(own: Sequence[Port], table: Table) -> list[Port]:
 
 
 def _no_rail(twin: Port, table: Table, fabric_ip: str, ifname: str) -> str | None:
-    """Why a twin cannot carry traffic of its own beside the fabric address, or None when it can."""
+    """Why a twin cannot carry traffic besides the fabric address's HCA; None when it can."""
     if why := closed(twin):
         return why
     netdev = twin["netdev"]
@@ -111,14 +111,14 @@ def _no_rail(twin: Port, table: Table, fabric_ip: str, ifname: str) -> str | Non
 
 
 def _carries(port: Port, ifname: str, table: Table) -> bool:
-    """Whether a netdev is this port's, or a VLAN on it: a VLAN's rows are in the table of the port below."""
+    """Whether a netdev belongs to this port, or is a VLAN on it: a VLAN's rows are in the table of the port below."""
     return ifname in (port["netdev"], *(row["ndev"] for row in usable_rows(port, table["interfaces"])))
 
 
 def derived(table: Table, fabric_ip: str, ifname: str, note: Callable[[str], None]) -> list[Port]:
-    """The HCA of the fabric address, and its twin where that has a subnet of its own: one QSFP port, both functions.
+    """The HCA of the fabric address, and its twin if that has its own subnet: both functions of one QSFP port.
 
-    Other HCAs stay out: an address on them does not tell that the peers are behind it.
+    Other HCAs stay out: their addresses do not prove that the peers are behind them.
     """
     own = [port for port in table["hcas"] if _carries(port, ifname, table)]
     if not own:
@@ -137,7 +137,7 @@ def derived(table: Table, fabric_ip: str, ifname: str, note: Callable[[str], Non
 
 
 def selected(table: Table, fabric_ip: str, ifname: str, text: str, note: Callable[[str], None]) -> list[Port]:
-    """The open ports that an NCCL_IB_HCA picks. A port that is down does not matter while another is open."""
+    """The open ports that an NCCL_IB_HCA picks. A port may be down as long as another one is open."""
     selector = parse_selector(text)
     picked = [port for port in table["hcas"] if selector.picks(port)]
     if not picked:

@@ -22,7 +22,7 @@ def sysfs_root() -> str:
 
 
 def read_text(path: str) -> str | None:
-    """The file's text, stripped, or None: sysfs refuses many reads that are no fault, an empty slot's type for one."""
+    """The file's text, stripped; None if it cannot be read. sysfs refuses many reads, such as an empty slot's type."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -36,7 +36,7 @@ def read_text(path: str) -> str | None:
 
 
 def names_in(path: str) -> list[str]:
-    """Sorted names in a folder; none when it is not there."""
+    """Sorted names in a folder; none if it does not exist."""
     try:
         return sorted(os.listdir(path))
     except OSError:
@@ -56,14 +56,14 @@ def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _kernel_addresses() -> dict[int, list[Address]]:
     """IPv4 addresses by interface number, from a netlink dump (rtnetlink(7): RTM_GETADDR, struct ifaddrmsg)."""
-    found: dict[int, list[Address]] = {}
+    addresses: dict[int, list[Address]] = {}
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as kernel:
         kernel.settimeout(5)
         kernel.send(struct.pack("=IHHIIBBBBI", 24, 22, 0x301, 1, 0, socket.AF_INET, 0, 0, 0, 0))
         while True:
             for kind, payload in _messages(kernel.recv(1 << 16)):
                 if kind == 3:
-                    return found
+                    return addresses
                 if kind == 2:
                     raise OSError(-struct.unpack_from("=i", payload)[0], "netlink refused to list the addresses")
                 _, prefix, _, _, number = struct.unpack_from("=BBBBI", payload)
@@ -79,7 +79,7 @@ def _kernel_addresses() -> dict[int, list[Address]]:
                 packed = attributes.get(2) or attributes.get(1)
                 if packed and len(packed) == 4:
                     ip = socket.inet_ntop(socket.AF_INET, packed)
-                    found.setdefault(number, []).append({"ip": ip, "prefix": prefix})
+                    addresses.setdefault(number, []).append({"ip": ip, "prefix": prefix})
 
 
 def read_interfaces() -> dict[str, list[Address]]:

@@ -1,7 +1,7 @@
-"""The GID table of a Spark as data: its shape, which row may be used and why not, how a person sees it.
+"""The GID table of a Spark as data: its shape, which rows are usable and why not, how a person sees it.
 
-Owns the shape that gid.sysfs reads, facts.gather prints and gid.lookup decides on: ``Table``, made of plain
-JSON types. Pure, so the control host judges a facts document with the very functions that a node uses.
+``Table`` is made of plain JSON types: gid.sysfs reads it, facts.gather prints it, gid.lookup decides on it. Pure, so the
+control host judges a facts document with the same functions that a node uses.
 
 Runs on a node and inside the runtime image too: standard library only, Python 3.10.
 """
@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 ACTIVE = "4: ACTIVE"
-"""The one state text of a port that NCCL opens; 5: ACTIVE_DEFER is not it."""
+"""The only state of a port that NCCL opens; 5: ACTIVE_DEFER is another one."""
 LINK_LAYERS = ("Ethernet", "InfiniBand")
 ROCE_V2 = "RoCE v2"
 EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 
 
 class Address(TypedDict):
-    """An IPv4 address on an interface; `prefix` is the length of its subnet in bits."""
+    """An IPv4 address of an interface; `prefix` is its subnet's length in bits."""
 
     ip: str
     prefix: int
@@ -32,7 +32,7 @@ Interfaces = Mapping[str, Sequence[Address]]
 
 
 class Row(TypedDict):
-    """One filled slot of a GID table; `type` and `ndev` are None where the kernel would not say."""
+    """One filled slot of a GID table; `type` and `ndev` are None if the kernel does not tell."""
 
     index: int
     gid: str
@@ -75,9 +75,9 @@ def interface_with(ip: str, interfaces: Interfaces) -> str | None:
 
 
 def objection(row: Row, interfaces: Interfaces) -> str | None:
-    """Why NCCL cannot use a row for RoCE v2 over IPv4, or None when it can.
+    """Why NCCL cannot use a row for RoCE v2 over IPv4; None when it can.
 
-    Usable is a RoCE v2 row whose IPv4-mapped GID is now an address of the row's own netdev.
+    A row is usable if it is RoCE v2 and its IPv4-mapped GID is now an address of its own netdev.
     """
     if row["type"] != ROCE_V2:
         return f"type is {row['type'] or 'unreadable'}, not {ROCE_V2}"
@@ -101,7 +101,7 @@ def label(port: Port) -> str:
 
 
 def closed(port: Port) -> str | None:
-    """Why NCCL does not open a port, or None when it does: it takes ACTIVE ports of these link layers only."""
+    """Why NCCL does not open a port; None when it does. It opens ACTIVE ports of these link layers only."""
     if port["state"] is None:
         return "its state cannot be read"
     if port["state"] != ACTIVE:
@@ -150,7 +150,7 @@ def format_table(ports: Sequence[Port], interfaces: Interfaces) -> str:
 
 
 def table_digest(ports: Sequence[Port]) -> str:
-    """sha256 (hex) of the ports' rows, whatever their order: equal digests mean that no row moved, came or went."""
+    """sha256 (hex) of the ports' rows in any order: equal digests mean that no row moved, came or went."""
     import hashlib  # loads OpenSSL, which only this needs
 
     rows = sorted(

@@ -1,7 +1,7 @@
-"""Run what only root may run: by `sudo -n` where that is allowed, else through a privileged container of the image.
+"""Run a command as root: by `sudo -n` if that is allowed, else through a privileged container of the image.
 
-The container only enters the host's own mounts and runs the host's program there, so both ways do the same. Nothing is
-pulled for it. Raises NoRoot with what each way said, and RootError when the command itself failed or took too long.
+The container only enters the host's own mounts and runs the host's program there, so both ways do the same. It pulls
+nothing. Raises NoRoot with what each way said, and RootError if the command itself failed or took too long.
 """
 
 import os
@@ -15,11 +15,11 @@ from loader import text_of
 
 
 class NoRoot(Exception):
-    """Neither way is allowed on this node; the words say what each one answered."""
+    """Neither way is allowed on this node; the message says what each one answered."""
 
 
 class RootError(Exception):
-    """A command of root failed, in its own words."""
+    """A command of root failed, with its own message."""
 
 
 class Way(NamedTuple):
@@ -28,27 +28,27 @@ class Way(NamedTuple):
     by: str
     """root, sudo or container."""
     prefix: tuple[str, ...]
-    """The words before the command's own."""
+    """Goes before the command."""
 
 
 def way(stack: str, image: str | None, python: str) -> Way:
-    """The first way that works now; `image` None leaves the container out. Raises NoRoot."""
+    """The first way that works now; without an image, not the container. Raises NoRoot."""
     if os.geteuid() == 0:
         return Way("root", ())
     ways = [Way("sudo", ("sudo", "-n", "--"))]
     if image is not None:
         ways.append(Way("container", container_argv(stack, image, python)))
-    said = []
+    refusals = []
     for each in ways:
         try:
             run(each, ["true"], timeout_s=30)
         except RootError as error:
-            said.append(f"{each.by}: {error}")
+            refusals.append(f"{each.by}: {error}")
         else:
             return each
     raise NoRoot(
-        f"root's rights are needed and no way to them is allowed ({'; '.join(said)}): "
-        "let the user of this node run sudo without a password, or be in group docker"
+        f"this needs root, and no way to root is allowed ({'; '.join(refusals)}): "
+        "let the user of this node run sudo without a password, or add it to group docker"
     )
 
 
@@ -60,7 +60,7 @@ def container_argv(stack: str, image: str, python: str) -> tuple[str, ...]:
 
 def run(by: Way, argv: Sequence[str], *, timeout_s: float) -> str:
     """Run one command as root with an empty stdin and return its stdout. Raises RootError."""
-    # sudo's child cannot be ended by us and a container outlives its client, so the limit is root's own
+    # we cannot end sudo's child, and a container outlives its client, so root itself keeps the limit
     whole = [*by.prefix, "timeout", "-k", "5", f"{timeout_s:g}", *argv]
     try:
         done = subprocess.run(whole, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s + 60)
@@ -70,11 +70,11 @@ def run(by: Way, argv: Sequence[str], *, timeout_s: float) -> str:
         raise RootError(
             f"`{argv[0]}` did not even start within {timeout_s + 60:g} s: is the node overloaded?"
         ) from None
-    told = argv[2] if argv[0] == "sh" else " ".join(argv)
+    command = argv[2] if argv[0] == "sh" else " ".join(argv)
     if done.returncode in (TIMED_OUT, KILLED):
-        raise RootError(f"`{told}` was ended after {timeout_s:g} s")
+        raise RootError(f"`{command}` was ended after {timeout_s:g} s")
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("See 'docker")]
-        words = "; ".join(lines) or f"exit code {done.returncode}"
-        raise RootError(f"`{told}` failed: {words}" if argv != ["true"] else words)
+        reason = "; ".join(lines) or f"exit code {done.returncode}"
+        raise RootError(f"`{command}` failed: {reason}" if argv != ["true"] else reason)
     return done.stdout

@@ -1,6 +1,6 @@
-"""Give folders with all that is in them to a user, as root in a container; a link is given, not what it leads to.
+"""Give folders and everything in them to a user, as root in a container; of a link, the link and not its target.
 
-Arguments: user id, group id, the folders. It travels alone, so it imports nothing of ours.
+Arguments: user id, group id, the folders. It travels alone, so it imports no module of ours.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""How a script of this folder speaks to a person: lines on stderr, since its stdout is data. And how it tells time."""
+"""What a script of this folder tells a person: lines on stderr, since stdout is data; and the time as it prints it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The Docker Engine API over its unix socket, with the standard library alone.
+"""The Docker Engine API over its unix socket, with the standard library only.
 
-HTTP/1.0, so that an answer is neither chunked nor kept open; http.client would take longer to import than to ask.
-Raises DockerError with the daemon's own words; what keeps a connection from being made (PermissionError,
-FileNotFoundError, ConnectionRefusedError, other OSError) passes through, since each of them has another way out.
+HTTP/1.0, so that an answer is neither chunked nor kept open; importing http.client would take longer than asking.
+Raises DockerError with the daemon's own message. A failed connection raises its OSError (PermissionError,
+FileNotFoundError, ConnectionRefusedError, ...), because each needs another way out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class DockerError(Exception):
 
 
 class Answer(NamedTuple):
-    """An answer whose body is still to be read: `body` gives it line by line as it comes, or whole."""
+    """An answer whose body is still to be read, line by line as it arrives or all at once."""
 
     status: int
     header: bytes
@@ -33,7 +33,7 @@ class Answer(NamedTuple):
 
 
 def where() -> str:
-    """The daemon's socket: DOCKER_HOST's when it names one."""
+    """The daemon's socket: that of DOCKER_HOST if it names one."""
     return os.environ.get("DOCKER_HOST", "").partition("unix://")[2] or SOCKET
 
 
@@ -43,20 +43,20 @@ def ask(method: str, path: str, *, timeout_s: float = 30) -> Answer:
         daemon.settimeout(timeout_s)
         daemon.connect(where())
         daemon.sendall(f"{method} {path} HTTP/1.0\r\nHost: docker\r\nContent-Length: 0\r\n\r\n".encode())
-        # the stream holds the connection open by itself
+        # the stream keeps the connection open
         stream: BinaryIO = daemon.makefile("rb")
-    words = stream.readline().split(None, 2)
-    if len(words) < 2 or not words[1].isdigit():
+    status_line = stream.readline().split(None, 2)
+    if len(status_line) < 2 or not status_line[1].isdigit():
         stream.close()
-        raise OSError(f"{where()} was closed without an answer")
+        raise OSError(f"{where()} closed the connection without an answer")
     header = b""
     while (line := stream.readline()).strip():
         header += line
-    return Answer(int(words[1]), header, stream)
+    return Answer(int(status_line[1]), header, stream)
 
 
 def request(method: str, path: str, *, timeout_s: float = 30) -> BinaryIO:
-    """The body of a good answer, to be read as it comes. Raises DockerError for any other."""
+    """The body of a good answer, to read as it arrives. Raises DockerError for any other answer."""
     answer = ask(method, path, timeout_s=timeout_s)
     if answer.status >= 400:
         with answer.body as body:

@@ -1,6 +1,6 @@
 """Run a program of the host in the host's own mounts, from a privileged container that shares its processes.
 
-Arguments: the program and its words. It travels alone, so it imports nothing of ours. Exit codes: the program's own.
+Arguments: the program and its arguments. It travels alone, so it imports no module of ours. Exit codes: the program's.
 """
 
 import ctypes

@@ -3,9 +3,9 @@
 Inputs (JSON argument): FolderInputs. Output: make prints a Folder; remove prints nothing.
 Exit codes: 0 done; 1 refused or failed, the reason on stderr.
 
-A new folder is refused where containers of the stack live: another state manages them, or theirs was lost. `remove`
-also removes containers that carry the stack's label and were left over, and proves that nothing of ours is left.
-Images and the hub cache are never touched.
+make refuses a new folder while containers of the stack exist: another state manages them, or their state was lost.
+remove also removes left-over containers with the stack's label, and checks that nothing of ours is left. Neither
+touches images or the hub cache.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ class FolderInputs(TypedDict):
     stack: str
     hf_cache: str
     new: bool
-    """Whether the state knows no folder yet."""
+    """Whether the state has no folder yet."""
 
 
 class Folder(TypedDict):
@@ -52,18 +52,18 @@ def make(stack: str, hf_cache: str, *, new: bool) -> Folder:
     folder = folder_of(stack)
     if new and is_ours(folder, stack) and (containers := left_over(stack)):
         raise SystemExit(
-            f"{len(containers)} container(s) of stack {stack} are here, but this state does not know them: another "
-            f"state manages this pair, or its state was lost. Use that state, or end them: "
+            f"{len(containers)} container(s) of stack {stack} are on this node, but this state does not know them: "
+            "another state manages this pair, or its state was lost. Use that state, or remove them: "
             f"docker rm -f {' '.join(identity[:12] for identity in containers)}"
         )
     if folder.exists() and any(folder.iterdir()) and not is_ours(folder, stack):
         raise SystemExit(
-            f"{folder} holds files and has no marker of stack {stack}: move it away, it is not ours to use"
+            f"{folder} holds files and has no marker of stack {stack}, so it is not ours to use: move it away"
         )
     for name, mode in (("cache", 0o755), ("tmp", 0o1777), ("secrets", 0o700)):
         path = folder / name
         path.mkdir(parents=True, exist_ok=True)
-        if path.stat().st_uid == os.getuid():  # a rank may have taken its folder over, as root
+        if path.stat().st_uid == os.getuid():  # a rank, as root, may own its folder by now
             path.chmod(mode)
     (folder / MARKER).write_text(stack + "\n")
     hub = Path(hf_cache).expanduser() / "hub"
@@ -71,7 +71,7 @@ def make(stack: str, hf_cache: str, *, new: bool) -> Folder:
         hub.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SystemExit(
-            f"the hub cache {hub} cannot be made: {error}: is its disk mounted, and whose is its parent?"
+            f"the hub cache {hub} cannot be made: {error}: is its disk mounted, and who owns its parent?"
         ) from None
     return {"folder": str(folder), "hub": str(hub.resolve())}
 
@@ -82,24 +82,24 @@ def left_over(stack: str) -> list[str]:
     return listed.stdout.split()
 
 
-def docker(*words: str) -> subprocess.CompletedProcess[str]:
+def docker(*arguments: str) -> subprocess.CompletedProcess[str]:
     try:
-        done = subprocess.run(["docker", *words], capture_output=True, text=True, timeout=120)
+        done = subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=120)
     except FileNotFoundError:
         raise SystemExit("docker is not on the PATH of an SSH session on this node") from None
     if done.returncode:
-        raise SystemExit(f"docker {words[0]} failed: {done.stderr.strip()}")
+        raise SystemExit(f"docker {arguments[0]} failed: {done.stderr.strip()}")
     return done
 
 
 def remove(stack: str) -> None:
     folder = folder_of(stack)
     if not folder.exists():
-        # also the first half of its repair, beside ranks that the state knows
-        say(f"{folder} is gone already")
+        # also the first half of a repair, beside ranks that the state knows
+        say(f"{folder} is already gone")
         return
     if not is_ours(folder, stack):
-        raise SystemExit(f"{folder} has no marker of stack {stack} any more: nothing was removed, look at it yourself")
+        raise SystemExit(f"{folder} lost its marker of stack {stack}: nothing was removed, look at it yourself")
     if containers := left_over(stack):
         say(f"removing {len(containers)} left-over container(s) of stack {stack}")
         docker("rm", "--force", "--volumes", *containers)
@@ -108,21 +108,23 @@ def remove(stack: str) -> None:
         docker("volume", "rm", *volumes)
     empty(folder)
     shutil.rmtree(folder)
-    with contextlib.suppress(OSError):  # another stack's folder lies beside it
+    with contextlib.suppress(OSError):  # another stack has a folder beside it
         folder.parent.rmdir()
     if folder.exists() or left_over(stack):
-        raise SystemExit(f"{folder} or a container of stack {stack} is still there after removal: run destroy again")
-    # a container removed seconds before a power cut came back: the daemon's files were not on disk yet
+        raise SystemExit(
+            f"{folder} or a container of stack {stack} is still there after its removal: run destroy again"
+        )
+    # else a container removed seconds before a power cut can come back: the daemon's files are not on disk yet
     os.sync()
 
 
 def empty(folder: Path) -> None:
-    """Remove what root wrote through the containers, with root's rights from the image that wrote it."""
+    """Remove root's files with a container of the image whose ranks wrote them."""
     if not any(path.stat().st_uid != os.getuid() for path in folder.rglob("*") if not path.is_symlink()):
         return
     image = (folder / "image").read_text().strip() if (folder / "image").is_file() else None
     if image is None:
-        raise SystemExit(f"{folder} holds files of root and no image is recorded: remove it with sudo rm -r {folder}")
+        raise SystemExit(f"{folder} holds files of root and records no image: remove it with sudo rm -r {folder}")
     names = [f"/ours/{path.name}" for path in folder.iterdir() if path.name not in (MARKER, "image")]
     run = ["run", "--rm", "--network", "none", "--volume", f"{folder}:/ours", "--entrypoint", "python3", image]
     docker(*run, "-c", text_of(remove_trees.__name__), *names)

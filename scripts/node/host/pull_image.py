@@ -1,13 +1,13 @@
-"""Make the runtime image present on a node, by digest.
+"""Pull the runtime image to a node, by digest.
 
 Inputs (JSON argument): ImageInputs. Progress in bytes on stderr every few seconds.
-Exit codes: 0 present; 1 refused or failed, the cause on stderr.
+Exit codes: 0 the image is on the node; 1 refused or failed, the cause on stderr.
 """
 
 import json
 import sys
 import time
-from typing import Any, TypedDict
+from typing import TypedDict
 from urllib.parse import quote
 
 from host.console import say
@@ -18,14 +18,14 @@ PROGRESS_S = 5.0
 CAUSES = (
     (
         ("unauthorized", "denied", "authentication required", "forbidden"),
-        "the registry denies it: is the name right, and does it need a login?",
+        "the registry refuses it: is the name right, and does it need a login?",
     ),
     (("manifest unknown", "not found", "name unknown"), "the registry has no such digest: compare it with the profile"),
     (
         ("no such host", "timeout", "connection refused", "unreachable", "no route"),
-        "the node does not reach the registry: check its route and DNS",
+        "the node cannot reach the registry: check its route and DNS",
     ),
-    (("no space left",), "Docker's disk is full: free some of it"),
+    (("no space left",), "Docker's disk is full: make room on it"),
     (
         ("server gave http response to https client",),
         "the registry speaks plain HTTP: list it under insecure-registries of the node's dockerd",
@@ -43,17 +43,16 @@ class ImageInputs(TypedDict):
 
 def cause(message: str) -> str:
     lower = message.lower()
-    return next(
-        (words for needles, words in CAUSES if any(needle in lower for needle in needles)), "see the daemon's words"
-    )
+    causes = (cause for needles, cause in CAUSES if any(needle in lower for needle in needles))
+    return next(causes, "see dockerd's message")
 
 
 def pull(image: str) -> None:
     repository, _, digest = image.partition("@")
     path = f"/images/create?fromImage={quote(repository, safe='')}&tag={quote(digest, safe='')}"
     layers: dict[str, tuple[int, int]] = {}
-    began = said = time.monotonic()
-    # the stream stays silent while a big layer is unpacked
+    began = shown = time.monotonic()
+    # dockerd sends nothing while it unpacks a big layer
     for line in request("POST", path, timeout_s=1800):
         event = json.loads(line)
         if "error" in event:
@@ -63,53 +62,50 @@ def pull(image: str) -> None:
             layers[event["id"]] = (detail["current"], detail["total"])
         elif event.get("status") in ("Download complete", "Pull complete") and event.get("id") in layers:
             layers[event["id"]] = (layers[event["id"]][1],) * 2
-        if layers and time.monotonic() - said >= PROGRESS_S:
-            said = time.monotonic()
+        if layers and time.monotonic() - shown >= PROGRESS_S:
+            shown = time.monotonic()
             done, total = (sum(column) for column in zip(*layers.values(), strict=True))
-            seconds, mib = said - began, done / 2**20
-            now = "all here, unpacking" if done == total else f"{mib / seconds:.1f} MiB/s"
+            seconds, mib = shown - began, done / 2**20
+            now = "unpacking" if done == total else f"{mib / seconds:.1f} MiB/s"
             say(f"image: {mib:,.0f} of {total / 2**20:,.0f} MiB, {now}, {seconds:.0f} s")
 
 
-def present(image: str) -> dict[str, Any] | None:
+def architecture_of(image: str) -> str | None:
+    """None if dockerd does not have the image."""
     try:
-        found: dict[str, Any] = get(f"/images/{image}/json")
-        return found
+        return str(get(f"/images/{image}/json")["Architecture"])
     except DockerError as error:
         if error.status == 404:
             return None
         raise
 
 
-def ensure(image: str) -> dict[str, Any] | None:
-    """The image as dockerd has it then; None when it still has not."""
-    found = present(image)
-    if found is not None:
-        return found
+def ensure(image: str) -> str | None:
+    """The image's architecture; pulls it first if dockerd does not have it."""
+    if architecture := architecture_of(image):
+        return architecture
     say(f"image: pulling {image}")
     try:
         pull(image)
     except DockerError as error:
         raise SystemExit(f"{image} cannot be pulled: {error}: {cause(str(error))}") from None
-    return present(image)
+    return architecture_of(image)
 
 
 def main() -> None:
     inputs: ImageInputs = json.loads(sys.argv[1])
     image = inputs["image"]
     try:
-        found = ensure(image)
+        architecture = ensure(image)
     except (DockerError, OSError, ValueError) as error:
         raise SystemExit(f"dockerd does not answer: {error}: look at `systemctl status docker`, run up again") from None
-    if found is None:
-        raise SystemExit(f"{image} is not there after its pull: does another registry mirror answer for it?")
-    if found["Architecture"] != inputs["architecture"]:
-        raise SystemExit(
-            f"{image} is for {found['Architecture']}, this node runs {inputs['architecture']}: use the digest for it"
-        )
+    if architecture is None:
+        raise SystemExit(f"dockerd does not have {image} after pulling it: does a registry mirror answer in its place?")
+    if architecture != inputs["architecture"]:
+        raise SystemExit(f"{image} is for {architecture}, but this node is {inputs['architecture']}: use its digest")
     folder = folder_of(inputs["stack"])
     (folder / "image").write_text(image + "\n")
-    # kernels compiled for one image are stale for another, so each digest has a cache of its own
+    # kernels compiled for one image are stale for another, so each digest has its own cache
     (folder / "cache" / image.partition("@sha256:")[2][:12]).mkdir(exist_ok=True)
 
 

@@ -1,7 +1,7 @@
-"""Give the page cache's memory back just before the engine starts: CUDA on unified memory counts only free memory.
+"""Free the page cache's memory just before the engine starts: CUDA on unified memory counts only free memory.
 
-Inputs (JSON argument): PurgeInputs. Where root's rights are not allowed, the files of that checkpoint are dropped from
-the cache, and nothing else. Exit code: 0; what could not be done is a warning on stderr, with numbers.
+Inputs (JSON argument): PurgeInputs. Without root's rights it drops only the checkpoint's own files from the cache. Exit
+code: 0; what could not be done is a warning on stderr, with numbers.
 """
 
 import json
@@ -24,23 +24,23 @@ DROP = "echo 1 >/proc/sys/vm/drop_caches"
 class PurgeInputs(TypedDict):
     stack: str
     image: str | None
-    """Runs a container of root; None leaves that way out."""
+    """For a container that runs as root; None: no such container."""
     python: str
     need_gib: float
-    """What the engine will take."""
+    """What the engine will use."""
     hf_cache: str
     repo: str
     revision: str
 
 
 def memory(meminfo: str) -> dict[str, float]:
-    """Cached and free memory in GiB, one decimal. Raises KeyError when the text names neither."""
+    """Cached and free memory in GiB, one decimal. Raises KeyError if the text lacks one of them."""
     kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in meminfo.splitlines())}
     return {"cached_gib": round(kib["Cached"] / 2**20, 1), "free_gib": round(kib["MemFree"] / 2**20, 1)}
 
 
 def drop_files(snapshot: Path) -> None:
-    """Tell the kernel that the snapshot's files are not needed; pages that a mapping holds stay."""
+    """Drop the snapshot's files from the page cache, except pages that are mapped."""
     for parent, _, names in os.walk(snapshot):
         for name in names:
             try:
@@ -52,12 +52,12 @@ def drop_files(snapshot: Path) -> None:
 
 
 def purge(inputs: PurgeInputs) -> str | None:
-    """Drop what can be dropped; why it was not everything, None when it was."""
+    """Drop what can be dropped; returns why that was not everything, None if it was."""
     try:
-        # only clean pages can be dropped
+        # the kernel drops clean pages only
         subprocess.run(["sync"], timeout=SYNC_S, capture_output=True)
     except subprocess.TimeoutExpired:
-        say(f"page cache: files are still being written to disk after {SYNC_S} s, what is not written stays")
+        say(f"page cache: files are still being written to disk after {SYNC_S} s, unwritten pages stay")
     try:
         root = way(inputs["stack"], inputs["image"], inputs["python"])
         run(root, ["sh", "-c", DROP], timeout_s=120)
@@ -68,7 +68,7 @@ def purge(inputs: PurgeInputs) -> str | None:
 
 
 def a_rank_runs(stack: str) -> bool:
-    """Whether the rank that is about to be replaced still holds the memory that the next one will have."""
+    """Whether the rank that is about to be replaced still holds the memory that the next one will get."""
     labels = ("--filter", f"label=spark.stack={stack}", "--filter", "label=spark.rank")
     try:
         listed = subprocess.run(["docker", "ps", "--quiet", *labels], capture_output=True, text=True, timeout=30)
@@ -87,8 +87,8 @@ def main() -> None:
     if refused:
         say(f"warning: only the checkpoint's own files left the page cache: {refused}")
     if free < need and not a_rank_runs(inputs["stack"]):
-        out = f"run `sync; {DROP}` as root" if refused else "see what else holds memory (`ps aux --sort -rss`)"
-        say(f"warning: the engine needs {need:.1f} GiB, {free:.1f} GiB are free: {out}, or it may not start")
+        way_out = f"run `sync; {DROP}` as root" if refused else "see what else holds memory (`ps aux --sort -rss`)"
+        say(f"warning: the engine needs {need:.1f} GiB, but {free:.1f} GiB are free: {way_out}, or it may not start")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Write one secret of the stack as a file that only its owner can read.
 
 Inputs (JSON argument): SecretInputs. The secret itself: environment variable SPARK_SECRET, set by the payload on stdin.
-Output: a random word, another one each time. Exit codes: 0 written; 1 failed, the reason on stderr, never the secret.
+Output: a random word, a new one each time. Exit codes: 0 written; 1 failed, the reason on stderr, never the secret.
 """
 
 import json
@@ -23,7 +23,7 @@ class SecretInputs(TypedDict):
 def main() -> None:
     inputs: SecretInputs = json.loads(sys.argv[1])
     secret = os.environ["SPARK_SECRET"]
-    # vLLM takes a leading - for a flag, and no HTTP header carries the rest
+    # vLLM takes a leading - for a flag; an HTTP header cannot carry the other characters
     if not re.fullmatch(r"(?!-)[!-~]+", secret) or "\\" in secret:
         raise SystemExit(
             f"{inputs['name']} must be one word of printable ASCII without a backslash, and not start with -: "

@@ -1,6 +1,6 @@
-"""Remove files, links and folders with all that is in them, as root in a container; nothing behind a link.
+"""Remove files, links and folders with everything in them, as root in a container; never a link's target.
 
-Arguments: their paths. It travels alone, so it imports nothing of ours.
+Arguments: their paths. It travels alone, so it imports no module of ours.
 """
 
 import os

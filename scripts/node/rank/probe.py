@@ -49,7 +49,7 @@ class Answer(TypedDict):
 
 
 def complete(inputs: ProbeInputs, prompt: str, max_tokens: int) -> tuple[str, float]:
-    """One chat completion: its text (reasoning counts, because a thinking model may spend its tokens there), seconds."""
+    """One chat completion: text and seconds. Reasoning counts as text: a thinking model may spend its tokens there."""
     body = {
         "model": inputs["model"],
         "messages": [{"role": "user", "content": prompt}],

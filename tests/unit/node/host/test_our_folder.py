@@ -69,7 +69,7 @@ def test_a_folder_with_files_and_without_our_marker_is_refused_and_untouched(hom
     done = run_shipped("host.our_folder", MAKE, HOME=str(home))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.strip() == (
-        f"{folder} holds files and has no marker of stack dev: move it away, it is not ours to use"
+        f"{folder} holds files and has no marker of stack dev, so it is not ours to use: move it away"
     )
     assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
 
@@ -88,7 +88,7 @@ def test_a_hub_cache_that_cannot_be_made_names_the_reason(home: Path):
     done = run_shipped("host.our_folder", {**MAKE, "hf_cache": "~/raid/huggingface"}, HOME=str(home))
     assert done.returncode == 1
     assert done.stderr.startswith(f"the hub cache {home}/raid/huggingface/hub cannot be made: ")
-    assert done.stderr.strip().endswith("is its disk mounted, and whose is its parent?")
+    assert done.stderr.strip().endswith("is its disk mounted, and who owns its parent?")
 
 
 def test_the_tilde_is_the_nodes_home_and_links_are_followed(home: Path):
@@ -122,7 +122,7 @@ def test_removing_twice_is_no_failure_and_touches_no_rank(home: Path, recorder: 
     """The first half of a repair, beside ranks that the state knows."""
     recorder.answer("docker", "echo aaa")
     done = run_shipped("host.our_folder", REMOVE, HOME=str(home), PATH=recorder.path)
-    assert (done.returncode, done.stderr) == (0, f"{home}/.local/share/spark-stack/dev is gone already\n")
+    assert (done.returncode, done.stderr) == (0, f"{home}/.local/share/spark-stack/dev is already gone\n")
     assert recorder.calls("docker") == []
 
 
@@ -133,7 +133,7 @@ def test_a_state_that_knows_no_folder_is_stopped_where_ranks_of_this_stack_live(
     recorder.answer("docker", f"echo {'a' * 64}; echo {'b' * 64}")
     done = run_shipped("host.our_folder", {**MAKE, "new": True}, HOME=str(home), PATH=recorder.path)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("2 container(s) of stack dev are here, but this state does not know them: ")
+    assert done.stderr.startswith("2 container(s) of stack dev are on this node, but this state does not know them: ")
     assert done.stderr.endswith(f"docker rm -f {'a' * 12} {'b' * 12}\n")
     assert run_shipped("host.our_folder", MAKE, HOME=str(home), PATH=recorder.path).returncode == 0
 
@@ -149,7 +149,7 @@ def test_without_our_marker_no_container_is_removed_either(ours: Path, home: Pat
     recorder.answer("docker", "echo aaa")
     done = run_shipped("host.our_folder", REMOVE, HOME=str(home), PATH=recorder.path)
     assert done.returncode == 1
-    assert done.stderr == f"{ours} has no marker of stack dev any more: nothing was removed, look at it yourself\n"
+    assert done.stderr == f"{ours} lost its marker of stack dev: nothing was removed, look at it yourself\n"
     assert recorder.calls("docker") == []
 
 
@@ -176,7 +176,7 @@ def test_a_container_that_is_still_there_afterwards_is_a_failure(ours: Path, hom
     recorder.answer("docker", "[ $1 != ps ] || echo aaa")
     done = run_shipped("host.our_folder", REMOVE, HOME=str(home), PATH=recorder.path)
     assert done.returncode == 1
-    assert "a container of stack dev is still there after removal: run destroy again" in done.stderr
+    assert "a container of stack dev is still there after its removal: run destroy again" in done.stderr
 
 
 def test_docker_that_does_not_answer_fails_the_removal_in_its_words(ours: Path, home: Path, recorder: Recorder):
@@ -233,6 +233,6 @@ class TestFilesOfRoot:
         with pytest.raises(SystemExit) as ended:
             our_folder.remove("dev")
         assert str(ended.value) == (
-            f"{ours} holds files of root and no image is recorded: remove it with sudo rm -r {ours}"
+            f"{ours} holds files of root and records no image: remove it with sudo rm -r {ours}"
         )
         assert (ours / "cache").is_dir()

@@ -83,9 +83,9 @@ def test_its_digest_is_kept_for_the_removal_and_its_kernels_get_a_folder(daemon:
     assert daemon.run().returncode == 0, "a second run finds both there"
 
 
-DENIED = "the registry denies it: is the name right, and does it need a login?"
+DENIED = "the registry refuses it: is the name right, and does it need a login?"
 NOT_FOUND = "the registry has no such digest: compare it with the profile"
-NO_ROUTE = "the node does not reach the registry: check its route and DNS"
+NO_ROUTE = "the node cannot reach the registry: check its route and DNS"
 
 
 @pytest.mark.parametrize(
@@ -109,9 +109,9 @@ NO_ROUTE = "the node does not reach the registry: check its route and DNS"
         ),
         (
             "failed to register layer: write /usr/lib/x.so: no space left on device",
-            "Docker's disk is full: free some of it",
+            "Docker's disk is full: make room on it",
         ),
-        ("something new", "see the daemon's words"),
+        ("something new", "see dockerd's message"),
     ],
 )
 def test_each_cause_of_a_failed_pull_has_its_own_way_out(words: str, cause: str):
@@ -153,7 +153,7 @@ def test_progress_counts_the_bytes_of_all_layers_every_few_seconds(
     assert capsys.readouterr().err.splitlines() == [
         "image: 40 of 160 MiB, 6.7 MiB/s, 6 s",
         "image: 130 of 160 MiB, 10.8 MiB/s, 12 s",
-        "image: 160 of 160 MiB, all here, unpacking, 20 s",
+        "image: 160 of 160 MiB, unpacking, 20 s",
     ]
 
 
@@ -167,14 +167,14 @@ def test_a_pull_that_leaves_no_image_is_a_failure(daemon: Daemon):
     daemon.pull = lambda: (200, b"")
     done = daemon.run()
     assert done.returncode == 1
-    assert f"{IMAGE} is not there after its pull: does another registry mirror answer for it?" in done.stderr
+    assert f"dockerd does not have {IMAGE} after pulling it: does a registry mirror answer in its place?" in done.stderr
 
 
 def test_an_image_for_another_machine_is_refused(daemon: Daemon):
     daemon.present, daemon.architecture = True, "amd64"
     done = daemon.run()
     assert done.returncode == 1
-    assert done.stderr.strip() == f"{IMAGE} is for amd64, this node runs arm64: use the digest for it"
+    assert done.stderr.strip() == f"{IMAGE} is for amd64, but this node is arm64: use its digest"
 
 
 def test_a_daemon_that_is_not_there_is_said_in_words(tmp_path: Path):

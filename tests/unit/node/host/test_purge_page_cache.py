@@ -74,10 +74,10 @@ def test_where_no_root_is_allowed_the_checkpoints_files_go_and_the_numbers_warn(
     run_main(monkeypatch, inputs(tmp_path, 105.9))
     first, refused, short = capsys.readouterr().err.splitlines()
     assert first == "page cache: 118.2 GiB cached, free memory 2.1 -> 2.1 GiB"
-    assert refused.startswith("warning: only the checkpoint's own files left the page cache: root's rights")
+    assert refused.startswith("warning: only the checkpoint's own files left the page cache: this needs root, and no")
     assert "sudo: a password is required" in refused
     assert short == (
-        "warning: the engine needs 105.9 GiB, 2.1 GiB are free: "
+        "warning: the engine needs 105.9 GiB, but 2.1 GiB are free: "
         "run `sync; echo 1 >/proc/sys/vm/drop_caches` as root, or it may not start"
     )
 
@@ -87,7 +87,7 @@ def test_memory_that_something_else_holds_is_warned_about_even_after_roots_purge
 ):
     """Dropping the cache again would not help."""
     run_main(monkeypatch, inputs(tmp_path, 118.0))
-    assert "the engine needs 118.0 GiB, 117.0 GiB are free: see what else holds memory" in capsys.readouterr().err
+    assert "the engine needs 118.0 GiB, but 117.0 GiB are free: see what else holds memory" in capsys.readouterr().err
 
 
 def test_a_sync_that_does_not_end_is_said_and_the_cache_is_dropped_all_the_same(
@@ -142,4 +142,4 @@ def test_the_memory_of_a_rank_that_is_about_to_be_replaced_is_no_reason_to_warn(
     assert "warning" not in capsys.readouterr().err
     recorder.answer("docker", "true")
     run_main(monkeypatch, inputs(tmp_path, 119.0))
-    assert "warning: the engine needs 119.0 GiB, 117.0 GiB are free" in capsys.readouterr().err
+    assert "warning: the engine needs 119.0 GiB, but 117.0 GiB are free" in capsys.readouterr().err

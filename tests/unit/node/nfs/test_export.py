@@ -264,7 +264,7 @@ def test_the_script_says_what_root_said_and_the_way_out(node: Node, monkeypatch:
     export.record_of("dev").write_text(json.dumps({"enabled": True, "units": ["nfs-server.service"]}))
     done = run_shipped("nfs.export", {**INPUTS, "action": "remove"}, HOME=str(node.home), PATH=node.recorder.path)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("nfs: the export cannot be changed: root's rights are needed")
+    assert done.stderr.startswith("nfs: the export cannot be changed: this needs root")
     assert "sudo: a password is required" in done.stderr and done.stderr.endswith("or set checkpoint.mode: local\n")
 
 
