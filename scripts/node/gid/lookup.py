@@ -4,16 +4,14 @@ Used in three ways: as a command over SSH (`python3 - '<inputs>'`), by rank.star
 control host, where `resolve` decides over a facts document. It changes nothing, never falls back to a usual value, and
 refuses with the table of every HCA concerned. Standard library only, Python 3.10.
 
-Inputs (JSON argument): LookupInputs; other keys are ignored.
+Inputs (JSON argument): LookupInputs.
 stdout: one JSON line, a Resolution. stderr: notes, or the refusal.
-Exit codes: 0 resolved; 1 refused, or bad inputs.
+Exit codes: 0 resolved; 1 refused.
 """
 
 from __future__ import annotations
 
 import json
-import re
-import socket
 import sys
 from collections.abc import Sequence
 from typing import TypedDict
@@ -35,6 +33,7 @@ from gid.table import (
     table_digest,
     usable_rows,
 )
+from host.console import say
 
 
 class LookupInputs(TypedDict):
@@ -43,8 +42,8 @@ class LookupInputs(TypedDict):
     hca: str | None
     """NCCL_IB_HCA selector; None: the HCA of fabric_ip and its twin."""
     gid_index: str | int
-    """resolve, pin: an index that every member can use; unset: every member must have a usable one, and NCCL chooses for
-    each; a number: must be usable on every member."""
+    """resolve, pin: one index that every member can use; unset: every member must have a usable one, and NCCL chooses;
+    a number: that index, which every member must be able to use."""
 
 
 class Member(TypedDict):
@@ -71,38 +70,18 @@ class Resolution(TypedDict):
     notes: list[str]
 
 
-def parse_gid_index(value: object) -> str | int:
-    """A gid_index setting. Refuses 08, 0x3, -1 and the like, because NCCL would read 010 as 8."""
-    if value in ("resolve", "pin", "unset"):
-        return str(value)
-    text = str(value) if isinstance(value, (int, str)) and not isinstance(value, bool) else ""
-    if not re.fullmatch(r"0|[1-9][0-9]{0,3}", text):
-        message = f"gid_index is {value!r}: use resolve, pin, unset, or an index as a plain decimal such as 3"
-        raise Refusal(message)
-    return int(text)
-
-
-def parse_ipv4(value: object) -> str:
-    """A dotted IPv4 address. Raises Refusal for anything else, such as an SSH target."""
-    try:
-        return socket.inet_ntop(socket.AF_INET, socket.inet_pton(socket.AF_INET, value))  # type: ignore[arg-type]
-    except (OSError, TypeError, ValueError):
-        raise Refusal(f"fabric_ip is {value!r}: give this node's IPv4 address on the fabric") from None
-
-
 def exact_selector(members: Sequence[Port], table: Table) -> str:
     """NCCL_IB_HCA for exactly these: `=a,b`, with the port only if an HCA has several."""
     several = {port["name"] for port in table["hcas"] if port["port"] != 1}
     return "=" + ",".join(f"{p['name']}:{p['port']}" if p["name"] in several else p["name"] for p in members)
 
 
-def resolve(table: Table, fabric_ip: str, selector: str | None = None, gid_index: object = "resolve") -> Resolution:
+def resolve(table: Table, fabric_ip: str, selector: str | None = None, gid_index: str | int = "resolve") -> Resolution:
     """Choose HCAs and index from a table; the order of its ports and rows does not matter.
 
     Raises Refusal. gid.table.objection says which row is usable. Among indexes that every member can use, one whose row
     is the fabric address wins, then the lowest.
     """
-    fabric_ip, asked = parse_ipv4(fabric_ip), parse_gid_index(gid_index)
     if None in (table["hcas"], table["interfaces"]):  # a facts document whose probe failed
         raise Refusal("the HCAs and interfaces of this node could not be read: see the facts' problems")
     interfaces = table["interfaces"]
@@ -131,7 +110,7 @@ def resolve(table: Table, fabric_ip: str, selector: str | None = None, gid_index
             f"{format_table(members, interfaces)}\n"
             "Give that netdev an IPv4 address in a subnet of its own, or leave the HCA out with `hca`.",
         )
-    chosen = _choose(members, usable, fabric_ip, asked, format_table(members, interfaces))
+    chosen = _choose(members, usable, fabric_ip, gid_index, format_table(members, interfaces))
     at_chosen = [ipv4_of(row["gid"]) or "" for rows in usable for row in rows if row["index"] == chosen]
     if chosen is not None and fabric_ip not in at_chosen:
         notes.append(f"index {chosen} is {', '.join(at_chosen)}, not {fabric_ip}: the peers may not reach that")
@@ -172,19 +151,19 @@ def _why_none(port: Port, table: Table) -> str:
 
 
 def _choose(
-    members: Sequence[Port], usable: Sequence[Sequence[Row]], fabric_ip: str, asked: str | int, shown: str
+    members: Sequence[Port], usable: Sequence[Sequence[Row]], fabric_ip: str, gid_index: str | int, shown: str
 ) -> int | None:
     """The index for all members; None for `unset`. Raises Refusal if there is none, or the given one is not usable."""
     sets = [{row["index"] for row in rows} for rows in usable]
     common = set.intersection(*sets)
-    if asked == "unset":
+    if gid_index == "unset":
         return None
     each = "; ".join(f"{label(p)}: {', '.join(map(str, sorted(s)))}" for p, s in zip(members, sets, strict=True))
-    if isinstance(asked, int):
-        if asked not in common:
-            what = f"gid_index {asked} is not usable on every HCA (usable: {each})"
+    if isinstance(gid_index, int):
+        if gid_index not in common:
+            what = f"gid_index {gid_index} is not usable on every HCA (usable: {each})"
             raise Refusal(f"{what}\n{shown}\nUse gid_index: resolve.")
-        return asked
+        return gid_index
     if not common:
         raise Refusal(
             f"no GID index is usable on every HCA (usable: {each})\n{shown}\n"
@@ -194,33 +173,20 @@ def _choose(
     return min(common, key=lambda index: (index not in fabric, index))
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The command: see the module's header."""
+def main() -> None:
     from gid import sysfs  # reads this machine, which the control host does not need
 
+    inputs: LookupInputs = json.loads(sys.argv[1])
     try:
-        inputs = json.loads(arguments[0])
-        fabric_ip, selector, gid_index = inputs["fabric_ip"], inputs.get("hca"), inputs.get("gid_index", "resolve")
-        if not (selector is None or isinstance(selector, str)):
-            raise TypeError
-    except (IndexError, KeyError, TypeError, ValueError):
-        print('inputs: one JSON object, such as {"fabric_ip": "192.168.100.1", "hca": null}', file=sys.stderr)
-        return 1
-    try:
-        table = sysfs.read_table()
+        resolution = resolve(sysfs.read_table(), inputs["fabric_ip"], inputs["hca"], inputs["gid_index"])
     except OSError as error:
-        print(f"the interfaces of this node cannot be read: {error}", file=sys.stderr)
-        return 1
-    try:
-        resolution = resolve(table, fabric_ip, selector, gid_index)
+        raise SystemExit(f"the interfaces of this node cannot be read: {error}") from None
     except Refusal as refusal:
-        print(refusal, file=sys.stderr)
-        return 1
+        raise SystemExit(str(refusal)) from None
     for sentence in resolution["notes"]:
-        print(f"note: {sentence}", file=sys.stderr)
+        say(f"note: {sentence}")
     print(json.dumps(resolution))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

@@ -1,7 +1,7 @@
 """The GID table of a Spark as data: its shape, which rows are usable and why not, how a person sees it.
 
-``Table`` is made of plain JSON types: gid.sysfs reads it, facts.gather prints it, gid.lookup decides on it. Pure, so the
-control host judges a facts document with the same functions that a node uses.
+``Table`` is made of plain JSON types: gid.sysfs reads it, facts.gather prints it, gid.lookup decides on it. Pure, so
+the control host judges a facts document with the same functions that a node uses.
 
 Runs on a node and inside the runtime image too: standard library only, Python 3.10.
 """

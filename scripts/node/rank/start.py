@@ -56,7 +56,7 @@ def stop(text: str, code: int = 1) -> NoReturn:
 def set_fabric(start: StartInputs, env: MutableMapping[str, str]) -> None:
     """Set the fabric's variables for this node as it is now; one without a value is left out, never empty."""
     # a pinned index must still be usable here: a new one is a visible diff of the next up
-    gid_index = env.get("NCCL_IB_GID_INDEX") if start["gid_index"] == "pin" else start["gid_index"]
+    gid_index = int(env["NCCL_IB_GID_INDEX"]) if start["gid_index"] == "pin" else start["gid_index"]
     try:
         resolution = resolve(sysfs.read_table(), start["fabric_ip"], start["hca"], gid_index)
     except Refusal as refusal:

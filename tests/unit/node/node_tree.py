@@ -111,11 +111,11 @@ class Node:
         return sysfs.read_table()
 
     def resolve(
-        self, hcas: dict[str, Hca], selector: str | None = None, gid_index: object = "resolve", ip: str = HEAD
+        self, hcas: dict[str, Hca], selector: str | None = None, gid_index: str | int = "resolve", ip: str = HEAD
     ) -> Resolution:
         return resolve(self.table(hcas), ip, selector, gid_index)
 
-    def refusal(self, hcas: dict[str, Hca], selector: str | None = None, gid_index: object = "resolve") -> Refusal:
+    def refusal(self, hcas: dict[str, Hca], selector: str | None = None, gid_index: str | int = "resolve") -> Refusal:
         with pytest.raises(Refusal) as caught:
             self.resolve(hcas, selector, gid_index)
         return caught.value

@@ -118,7 +118,7 @@ def tables(draw):
 choices = st.sampled_from([None, "roce", "=rocep1s0f1", "^rocep1s0f0"])
 
 
-def outcome(table: Table, selector: str | None, gid_index: object = "resolve") -> Resolution | str:
+def outcome(table: Table, selector: str | None, gid_index: str | int = "resolve") -> Resolution | str:
     """The resolution, or the first line of the refusal."""
     try:
         return resolve(table, FABRIC, selector, gid_index)
@@ -141,7 +141,7 @@ def test_a_resolved_index_is_usable_on_every_member_and_may_be_forced(table, sel
         assert port["state"] == "4: ACTIVE"
         assert member["usable"] == [row["index"] for row in usable_rows(port, table["interfaces"])]
         assert found["gid_index"] in member["usable"]
-    assert outcome(table, selector, found["gid_index"]) == found
+    assert found["gid_index"] is not None and outcome(table, selector, found["gid_index"]) == found
     unset = outcome(table, selector, "unset")
     assert not isinstance(unset, str)
     assert {**unset, "notes": []} == {**found, "gid_index": None, "notes": []}

@@ -57,8 +57,8 @@ def test_where_neither_is_allowed_both_answers_and_the_way_out_are_said(recorder
         way("dev", IMAGE, PYTHON)
     assert str(refused.value) == (
         "this needs root, and no way to root is allowed (sudo: sudo: a password is required; "
-        "container: docker: permission denied): let the user of this node run sudo without a password, or be in group "
-        "docker"
+        "container: docker: permission denied): let the user of this node run sudo without a password, or add it to "
+        "group docker"
     )
 
 

@@ -193,18 +193,6 @@ class TestTwoStacks:
 
 
 class TestWhoMayRead:
-    @pytest.mark.parametrize(
-        "fabric_ip", ["*", "192.168.100.0/24", "worker.lan", "0.0.0.0", "224.0.0.1", "fe80::1", ""]
-    )
-    def test_nothing_wider_than_one_address_is_accepted(self, node: Node, fabric_ip: str):
-        with pytest.raises(SystemExit, match="is not the IPv4 address of one worker: correct the nodes' fabric_ip"):
-            make({**INPUTS, "worker_fabric_ips": [WORKER, fabric_ip]})
-        assert node.changes() == []
-
-    def test_a_stack_without_workers_has_nobody_to_export_to(self, node: Node):
-        with pytest.raises(SystemExit, match="no worker to export to"):
-            make({**INPUTS, "worker_fabric_ips": []})
-
     def test_the_folder_with_the_hub_token_is_not_exported(self, node: Node):
         (node.hub.parent / "token").write_text("hf_secret")
         make(INPUTS)
