@@ -6,10 +6,9 @@ node: standard library only, Python 3.10.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from facts.document import ContainerFacts, DockerFacts, ImageFacts
@@ -34,12 +33,15 @@ def on_path(program: str) -> bool:
     return any(os.access(f"{folder}/{program}", os.X_OK) for folder in folders if folder)
 
 
-@contextlib.contextmanager
-def reached() -> Iterator[None]:
-    """Raises Unusable for what keeps us from reaching dockerd."""
+def get_json(path: str) -> Any:
+    """The parsed answer of a GET; None for a 404. Raises Unusable, or OSError with dockerd's message."""
     where = dockerd.where()
     try:
-        yield
+        return dockerd.get(path, timeout_s=LIMIT_S)
+    except dockerd.DockerError as error:
+        if error.status == 404:
+            return None
+        raise OSError(f"dockerd answered {path} with {error.status}: {str(error)[:200]}") from None
     except PermissionError:
         raise Unusable("denied", f"{where} is closed to this user") from None
     except FileNotFoundError:
@@ -51,38 +53,18 @@ def reached() -> Iterator[None]:
         raise Unusable("down", message if message.startswith(where) else f"{where}: {message}") from None
 
 
-def get_json(path: str) -> Any:
-    """The parsed answer of a GET; None for a 404. Raises Unusable, or OSError with dockerd's message."""
-    try:
-        with reached():
-            return dockerd.get(path, timeout_s=LIMIT_S)
-    except dockerd.DockerError as error:
-        if error.status == 404:
-            return None
-        raise OSError(f"dockerd answered {path} with {error.status}: {str(error)[:200]}") from None
-
-
 def read_status(groups: list[str]) -> DockerFacts:
     """Whether dockerd can be used, and its version. `groups` are those of this session."""
     try:
-        with reached():
-            ping = dockerd.ask("GET", "/_ping", timeout_s=LIMIT_S)
-            ping.body.close()
-        info = get_json("/info")
+        version, info = get_json("/version") or {}, get_json("/info") or {}
     except Unusable as error:
         detail = str(error)
         if error.status == "denied":
             listed = "docker" in groups
             detail += ": the session is in group docker, so look at the socket" if listed else _not_in_group()
         return DockerFacts(error.status, detail)
-    api_version = None
-    for line in ping.header.split(b"\r\n"):
-        name, _, value = line.partition(b":")
-        if name.lower() == b"api-version":
-            api_version = value.strip().decode()
-    info = info if isinstance(info, dict) else {}
-    version, root_dir, driver = (info.get(key) for key in ("ServerVersion", "DockerRootDir", "Driver"))
-    return DockerFacts("ok", None, version, api_version, root_dir, driver)
+    server, root_dir, driver = version.get("Version"), info.get("DockerRootDir"), info.get("Driver")
+    return DockerFacts("ok", None, server, version.get("ApiVersion"), root_dir, driver)
 
 
 def _not_in_group() -> str:

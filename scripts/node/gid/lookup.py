@@ -47,13 +47,12 @@ class LookupInputs(TypedDict):
 
 
 class Member(TypedDict):
-    """An HCA port that NCCL will open; `addresses[i]` is the IPv4 address behind index `usable[i]`."""
+    """An HCA port that NCCL will open, and the GID indexes that it can use there."""
 
     hca: str
     port: int
     ifname: str | None
     usable: list[int]
-    addresses: list[str]
 
 
 class Resolution(TypedDict):
@@ -123,7 +122,6 @@ def resolve(table: Table, fabric_ip: str, selector: str | None = None, gid_index
                 "port": port["port"],
                 "ifname": port["netdev"],
                 "usable": [row["index"] for row in rows],
-                "addresses": [ipv4_of(row["gid"]) or "" for row in rows],
             }
             for port, rows in zip(members, usable, strict=True)
         ],

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import socket
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 SOCKET = "/var/run/docker.sock"
 
@@ -24,21 +24,16 @@ class DockerError(Exception):
         self.status = status
 
 
-class Answer(NamedTuple):
-    """An answer whose body is still to be read, line by line as it arrives or all at once."""
-
-    status: int
-    header: bytes
-    body: BinaryIO
-
-
 def where() -> str:
     """The daemon's socket: that of DOCKER_HOST if it names one."""
     return os.environ.get("DOCKER_HOST", "").partition("unix://")[2] or SOCKET
 
 
-def ask(method: str, path: str, *, timeout_s: float = 30) -> Answer:
-    """Send one request without a body. `path` starts with / and carries no API version."""
+def request(method: str, path: str, *, timeout_s: float = 30) -> BinaryIO:
+    """The body of a good answer, to read as it arrives. Raises DockerError for any other answer.
+
+    `path` starts with / and carries no API version; the request has no body.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as daemon:
         daemon.settimeout(timeout_s)
         daemon.connect(where())
@@ -49,22 +44,15 @@ def ask(method: str, path: str, *, timeout_s: float = 30) -> Answer:
     if len(status_line) < 2 or not status_line[1].isdigit():
         stream.close()
         raise OSError(f"{where()} closed the connection without an answer")
-    header = b""
-    while (line := stream.readline()).strip():
-        header += line
-    return Answer(int(status_line[1]), header, stream)
-
-
-def request(method: str, path: str, *, timeout_s: float = 30) -> BinaryIO:
-    """The body of a good answer, to read as it arrives. Raises DockerError for any other answer."""
-    answer = ask(method, path, timeout_s=timeout_s)
-    if answer.status >= 400:
-        with answer.body as body:
-            text = body.read().decode(errors="replace")
+    while stream.readline().strip():
+        pass  # headers
+    if (status := int(status_line[1])) >= 400:
+        with stream:
+            text = stream.read().decode(errors="replace")
         with contextlib.suppress(ValueError, KeyError):
             text = json.loads(text)["message"]
-        raise DockerError(answer.status, text.strip())
-    return answer.body
+        raise DockerError(status, text.strip())
+    return stream
 
 
 def get(path: str, *, timeout_s: float = 30) -> Any:

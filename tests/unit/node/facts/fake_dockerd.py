@@ -61,9 +61,8 @@ class Dockerd(socketserver.ThreadingUnixStreamServer):
 
     def __init__(self, path: Path, containers: list[Json]) -> None:
         self.answers: Json = {
-            "/_ping": "OK",
+            "/version": {"Version": "27.5.1", "ApiVersion": "1.47"},
             "/info": {
-                "ServerVersion": "27.5.1",
                 "DockerRootDir": str(path.parent),
                 "Driver": "overlay2",
                 "Runtimes": {"runc": {}, "nvidia": {}},
@@ -101,7 +100,6 @@ class Answer(BaseHTTPRequestHandler):
         found = self.server.answers.get(self.path)
         body = json.dumps({"message": "no such thing"} if found is None else found).encode()
         self.send_response(404 if found is None else 200)
-        self.send_header("Api-Version", "1.47")
         self.end_headers()
         self.wfile.write(body)
 

@@ -71,8 +71,8 @@ def test_the_command_prints_one_json_line(tmp_path):
         "ifname": NETDEV,
         "hca": f"={HCA},{TWIN}",
         "members": [
-            {"hca": HCA, "port": 1, "ifname": NETDEV, "usable": [3], "addresses": [HEAD]},
-            {"hca": TWIN, "port": 1, "ifname": TWIN_NETDEV, "usable": [3], "addresses": [TWIN_IP]},
+            {"hca": HCA, "port": 1, "ifname": NETDEV, "usable": [3]},
+            {"hca": TWIN, "port": 1, "ifname": TWIN_NETDEV, "usable": [3]},
         ],
         "gid_index": 3,
         "notes": [],
