@@ -58,21 +58,21 @@ def compiled(script: str) -> CodeType:
 def run_shipped(
     name: str, inputs: Mapping[str, object] | None = None, *arguments: str, apart: bool = False, **env: str
 ) -> "subprocess.CompletedProcess[str]":
-    """A script of scripts/node, named as a module, run whole with this environment and no other.
+    """A script of scripts/node, named as a module, run as a program with this environment and no other.
 
     `apart` runs what is shipped, as a process of its own with nothing but the standard library: that takes ten times as
     long.
     """
     script = str(SCRIPTS / file_of(name))
-    words = [*([json.dumps(inputs)] if inputs is not None else []), *arguments]
+    given = [*([json.dumps(inputs)] if inputs is not None else []), *arguments]
     env = {"PATH": "/usr/bin:/bin", **env}
     if apart:
-        argv = [sys.executable, "-IS", "-", *words]
+        argv = [sys.executable, "-IS", "-", *given]
         return subprocess.run(argv, input=payload(name), env=env, capture_output=True, text=True, timeout=60)
     out, err, code = io.StringIO(), io.StringIO(), 0
     with (
         mock.patch.dict(os.environ, env, clear=True),
-        mock.patch.object(sys, "argv", [script, *words]),
+        mock.patch.object(sys, "argv", [script, *given]),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
@@ -84,4 +84,4 @@ def run_shipped(
         except Exception:
             code = 1
             traceback.print_exc()
-    return subprocess.CompletedProcess([script, *words], code, out.getvalue(), err.getvalue())
+    return subprocess.CompletedProcess([script, *given], code, out.getvalue(), err.getvalue())

@@ -18,13 +18,13 @@ def body(value: object, status: int = 200) -> Answer:
     return status, json.dumps(value).encode()
 
 
-def handler(answer: Callable[[Request], Answer], seen: list[Request]) -> type[BaseHTTPRequestHandler]:
+def handler(answer: Callable[[Request], Answer], requests: list[Request]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             sent = json.loads(self.rfile.read(length)) if length else None
             request: Request = (self.command, self.path, dict(self.headers), sent)
-            seen.append(request)
+            requests.append(request)
             status, content = answer(request)
             if not status:  # the server dies without an answer
                 self.close_connection = True
@@ -56,8 +56,8 @@ class UnixServer(ThreadingHTTPServer):
 @contextmanager
 def serving(answer: Callable[[Request], Answer], path: Path | None = None) -> Iterator[tuple[str, list[Request]]]:
     """Yields the server's URL (or its socket's) and the requests as they come."""
-    seen: list[Request] = []
-    answers = handler(answer, seen)
+    requests: list[Request] = []
+    answers = handler(answer, requests)
     if path:
         server: ThreadingHTTPServer = UnixServer(str(path), answers)  # type: ignore[arg-type]
         url = f"unix://{path}"
@@ -67,7 +67,7 @@ def serving(answer: Callable[[Request], Answer], path: Path | None = None) -> It
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
-        yield url, seen
+        yield url, requests
     finally:
         server.shutdown()
         server.server_close()

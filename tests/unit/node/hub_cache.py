@@ -49,7 +49,7 @@ def ref(hub: Path, revision: str, name: str = "main", repo: str = REPO) -> Path:
 
 
 def note_verified(hub: Path, main: str | None = None, repo: str = REPO) -> Path:
-    """Our list of verified blobs, as after a whole verification of every blob that is there."""
+    """Our list of verified blobs, as after every blob was verified."""
     verified = {}
     for path in (folder(hub, repo) / "blobs").iterdir():
         status = path.stat()
@@ -69,13 +69,13 @@ def lock(hub: Path, name: str, repo: str = REPO) -> Path:
 
 def tree(path: Path) -> dict[str, object]:
     """Everything below a folder: a link's target, or a file's content and time."""
-    found: dict[str, object] = {}
+    entries: dict[str, object] = {}
     for each in sorted(path.rglob("*")):
         name = str(each.relative_to(path))
         if each.is_symlink():
-            found[name] = os.readlink(each)
+            entries[name] = os.readlink(each)
         elif each.is_file():
-            found[name] = (each.read_bytes(), each.stat().st_mtime_ns)
+            entries[name] = (each.read_bytes(), each.stat().st_mtime_ns)
         else:
-            found[name] = "folder"
-    return found
+            entries[name] = "folder"
+    return entries

@@ -23,7 +23,7 @@ def names(count: int) -> list[str]:
 
 
 def contents(count: int = 3) -> dict[str, bytes]:
-    """Path -> content of every file of a whole revision: shards, an index, an encoder."""
+    """Path -> content of every file of a complete revision: shards, an index, an encoder."""
     index = {"weight_map": {f"layers.{number}.w": name for number, name in enumerate(names(count))}}
     files = {name: shard(16, number) for number, name in enumerate(names(count))}
     return {**files, "model.safetensors.index.json": json.dumps(index).encode(), ENCODER: b"PROMPT = 4\n"}
@@ -37,7 +37,7 @@ def blob_of(path: str, content: bytes) -> str:
 
 
 def entries(count: int = 3) -> list[Entry]:
-    """The manifest of a whole revision."""
+    """The manifest of a complete revision."""
     return [Entry(path, blob_of(path, content), len(content)) for path, content in sorted(contents(count).items())]
 
 
@@ -53,13 +53,13 @@ def put(hub: Path, path: str, content: bytes) -> Path:
 
 
 def snapshot(hub: Path, count: int = 3) -> Path:
-    """A whole snapshot below `hub`. Returns its folder."""
+    """A complete snapshot below `hub`. Returns its folder."""
     for path, content in contents(count).items():
         put(hub, path, content)
     return hub / "models--owner--name" / "snapshots" / REVISION
 
 
-def prove(folder: Path) -> None:
+def verify(folder: Path) -> None:
     """Note the blobs of a snapshot as verified, whose content is right."""
     verified = VerifiedBlobs(folder.parent.parent)
     for entry in of_snapshot(folder) or []:

@@ -17,8 +17,8 @@ class Response:
 
 
 class HubHTTPError(OSError):
-    def __init__(self, words: str, status: int) -> None:
-        super().__init__(words)
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
         self.response = Response(status)
 
 

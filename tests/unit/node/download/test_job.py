@@ -7,7 +7,7 @@ from download.tree import Failed
 from hub.verified import VerifiedBlobs
 from tests.unit.node.download.fake_hub import FakeHub
 from tests.unit.node.download.job_node import Node, flipped
-from tests.unit.node.snapshots import REVISION, blob_of, contents, names, prove, snapshot
+from tests.unit.node.snapshots import REVISION, blob_of, contents, names, snapshot, verify
 
 FIRST, SECOND, THIRD = names(3)
 
@@ -22,7 +22,7 @@ def test_an_empty_cache_ends_verified(head: Node, hub: FakeHub):
 
 
 def test_a_verified_cache_asks_nobody_and_hashes_nothing(head: Node, hub: FakeHub, monkeypatch):
-    prove(snapshot(head.hub))
+    verify(snapshot(head.hub))
     monkeypatch.setattr(tree, "digest_of", lambda *_: pytest.fail("it was hashed"))
     head.run("fetch")
     head.assert_verified()
@@ -37,7 +37,7 @@ def test_a_complete_cache_that_nobody_verified_is_hashed_without_the_hub(head: N
 
 
 def test_one_wrong_byte_is_found_and_that_file_alone_is_fetched_again(head: Node, hub: FakeHub):
-    prove(snapshot(head.hub))
+    verify(snapshot(head.hub))
     blob = (head.snapshot / SECOND).resolve()
     blob.write_bytes(flipped(blob.read_bytes()))
     head.run("fetch")
@@ -48,7 +48,7 @@ def test_one_wrong_byte_is_found_and_that_file_alone_is_fetched_again(head: Node
 
 @pytest.mark.parametrize("keep", [0, 40])
 def test_a_truncated_shard_is_fetched_again(head: Node, hub: FakeHub, keep: int):
-    prove(snapshot(head.hub))
+    verify(snapshot(head.hub))
     blob = (head.snapshot / FIRST).resolve()
     blob.write_bytes(blob.read_bytes()[:keep])
     head.run("fetch")
@@ -57,7 +57,7 @@ def test_a_truncated_shard_is_fetched_again(head: Node, hub: FakeHub, keep: int)
 
 
 def test_a_dangling_link_a_missing_index_and_leftovers_of_a_killed_download_are_mended(head: Node, hub: FakeHub):
-    prove(snapshot(head.hub))
+    verify(snapshot(head.hub))
     (head.snapshot / THIRD).resolve().unlink()
     (head.snapshot / "model.safetensors.index.json").unlink()
     left = head.model / "blobs" / f"{blob_of(THIRD, contents()[THIRD])}.1a2b3c4d.incomplete"
@@ -69,7 +69,7 @@ def test_a_dangling_link_a_missing_index_and_leftovers_of_a_killed_download_are_
 
 
 def test_a_plain_file_where_a_link_belongs_becomes_the_blob(head: Node, hub: FakeHub):
-    prove(snapshot(head.hub))
+    verify(snapshot(head.hub))
     link = head.snapshot / SECOND
     blob = link.resolve()
     link.unlink()
@@ -80,7 +80,7 @@ def test_a_plain_file_where_a_link_belongs_becomes_the_blob(head: Node, hub: Fak
 
 
 def test_plain_files_of_one_content_become_one_blob(head: Node, hub: FakeHub):
-    prove(snapshot(head.hub))
+    verify(snapshot(head.hub))
     for name in (SECOND, "copy.safetensors"):
         hub.files[name] = contents()[SECOND]
         (head.snapshot / name).unlink(missing_ok=True)
@@ -116,7 +116,7 @@ def test_a_file_that_arrives_wrong_once_is_fetched_once_more(head: Node, hub: Fa
 
 @pytest.mark.parametrize("text", ["", "main\n", f"{REVISION}\n", "0" * 40])
 def test_a_ref_to_no_revision_on_disk_is_rewritten(head: Node, hub: FakeHub, text: str):
-    prove(snapshot(head.hub))
+    verify(snapshot(head.hub))
     (head.model / "refs").mkdir()
     (head.model / "refs/main").write_text(text)
     head.run("fetch")
@@ -124,7 +124,7 @@ def test_a_ref_to_no_revision_on_disk_is_rewritten(head: Node, hub: FakeHub, tex
 
 
 def test_a_ref_that_somebody_set_to_a_revision_on_disk_stays(head: Node, hub: FakeHub):
-    prove(snapshot(head.hub))
+    verify(snapshot(head.hub))
     other = "1" * 40
     (head.model / "snapshots" / other).mkdir()
     (head.model / "refs").mkdir()
@@ -135,7 +135,7 @@ def test_a_ref_that_somebody_set_to_a_revision_on_disk_stays(head: Node, hub: Fa
 
 
 def test_a_ref_that_we_set_moves_with_the_revision(head: Node, hub: FakeHub):
-    prove(snapshot(head.hub))
+    verify(snapshot(head.hub))
     other = "1" * 40
     (head.model / "snapshots" / other).mkdir()
     (head.model / "refs").mkdir()

@@ -11,7 +11,7 @@ from download.tree import Failed
 from hub.lock import locked
 from tests.unit.node.download.fake_hub import FakeHub
 from tests.unit.node.download.job_node import WORKER, Node, flipped
-from tests.unit.node.snapshots import blob_of, contents, names, prove, put, snapshot
+from tests.unit.node.snapshots import blob_of, contents, names, put, snapshot, verify
 
 FIRST, SECOND, _ = names(3)
 
@@ -63,8 +63,8 @@ def test_two_names_of_one_content_are_fetched_and_copied_once(head: Node, worker
 
 
 def test_a_worker_gets_only_what_it_lacks(head: Node, worker: Node, hub: FakeHub):
-    prove(snapshot(head.hub))
-    prove(snapshot(worker.hub))
+    verify(snapshot(head.hub))
+    verify(snapshot(worker.hub))
     blob = (worker.snapshot / SECOND).resolve()
     before = {path: path.stat().st_ino for path in blob.parent.iterdir()}
     blob.write_bytes(flipped(blob.read_bytes()))

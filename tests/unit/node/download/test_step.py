@@ -12,7 +12,7 @@ import pytest
 
 from host.console import utc_now
 from tests.unit.executables import Recorder, run_shipped
-from tests.unit.node.snapshots import ENCODER, REPO, REVISION, contents, names, prove, snapshot
+from tests.unit.node.snapshots import ENCODER, REPO, REVISION, contents, names, snapshot, verify
 
 FETCH: dict[str, Any] = {
     "role": "fetch",
@@ -194,7 +194,7 @@ def test_a_job_that_failed_is_not_joined(node: Node):
 
 def test_a_head_that_is_done_and_only_offers_is_joined_as_long_as_nothing_was_lost_since(node: Node):
     folder = snapshot(node.hub)
-    prove(folder)
+    verify(folder)
     node.answers(node.offers())
     node.step(FETCH, "begin")
     node.says()
@@ -234,7 +234,7 @@ def test_files_of_root_are_given_to_the_user_in_a_helper_container_and_nothing_o
 
 def test_a_finished_job_over_a_verified_tree_is_the_end_and_says_what_was_verified_and_when(node: Node):
     folder = snapshot(node.hub)
-    prove(folder)
+    verify(folder)
     node.says()
     began = utc_now()
     done = node.step(MIRROR, "follow")
@@ -246,14 +246,13 @@ def test_a_finished_job_over_a_verified_tree_is_the_end_and_says_what_was_verifi
 
 
 def test_progress_is_shown_while_the_job_runs(node: Node):
-    prove(snapshot(node.hub))
+    verify(snapshot(node.hub))
     gib = 2**30
     node.says(state="running", phase="downloading", files=[21, 58], bytes=[70 * gib, 155 * gib], rate=95.0 * 2**20)
     ended = json.dumps({**DONE, "notes": ["one note"]})
-    seen = (
-        f"if [ -f {node.home}/seen ]; then echo '{ended}' >{node.job}/status.json; fi; touch {node.home}/seen; echo c1"
-    )
-    node.recorder.answer("docker", f"case $1 in ps) {seen};; esac")
+    again = node.home / "asked"
+    asked = f"if [ -f {again} ]; then echo '{ended}' >{node.job}/status.json; fi; touch {again}; echo c1"
+    node.recorder.answer("docker", f"case $1 in ps) {asked};; esac")
     done = node.step(FETCH, "follow")
     lines = done.stderr.splitlines()
     assert lines[0] == "checkpoint: downloading 21 of 58 files, 70.0 of 155.0 GiB, 95.0 MiB/s, 15 min left"
@@ -269,7 +268,7 @@ def test_a_failed_job_ends_the_step_with_its_words(node: Node):
 
 def test_what_the_last_job_failed_at_is_no_failure_where_the_tree_was_completed_since(node: Node):
     """By another stack on the same cache: nothing is missing, so no job was begun again."""
-    prove(snapshot(node.hub))
+    verify(snapshot(node.hub))
     node.says(state="failed", error="the hub is gone")
     assert json.loads(node.step(FETCH, "follow").stdout)["snapshot"].endswith(REVISION)
 
@@ -284,14 +283,14 @@ def test_a_job_that_vanished_is_no_success(node: Node):
 
 
 def test_a_job_that_vanished_after_its_work_was_done_is(node: Node):
-    prove(snapshot(node.hub))
+    verify(snapshot(node.hub))
     assert node.step(FETCH, "follow").returncode == 0
 
 
 def test_the_jobs_word_alone_is_no_evidence(node: Node):
     """It said done, and a shard is not there."""
     folder = snapshot(node.hub)
-    prove(folder)
+    verify(folder)
     (folder / names(3)[0]).resolve().unlink()
     node.says()
     done = node.step(FETCH, "follow")

@@ -97,9 +97,9 @@ class Dockerd(socketserver.ThreadingUnixStreamServer):
 class Answer(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         assert isinstance(self.server, Dockerd)
-        found = self.server.answers.get(self.path)
-        body = json.dumps({"message": "no such thing"} if found is None else found).encode()
-        self.send_response(404 if found is None else 200)
+        answer = self.server.answers.get(self.path)
+        body = json.dumps({"message": "no such thing"} if answer is None else answer).encode()
+        self.send_response(404 if answer is None else 200)
         self.end_headers()
         self.wfile.write(body)
 

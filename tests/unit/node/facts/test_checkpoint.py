@@ -7,7 +7,7 @@ import pytest
 
 from facts import checkpoint
 from facts.document import CheckpointFacts
-from tests.unit.node.snapshots import REPO, REVISION, contents, entries, names, prove, put, shard, snapshot
+from tests.unit.node.snapshots import REPO, REVISION, contents, entries, names, put, shard, snapshot, verify
 from tests.unit.servers import Answer, Request, body, serving
 
 
@@ -19,7 +19,7 @@ def test_a_proven_checkpoint_lacks_nothing_and_one_that_changed_since_is_named(t
     folder = snapshot(tmp_path / "hub")
     never = facts(tmp_path).gaps
     assert len(never) == 5 and all("was never verified by its hash" in gap for gap in never)
-    prove(folder)
+    verify(folder)
     assert facts(tmp_path).gaps == []
     blob = (folder / names(3)[1]).resolve()
     blob.write_bytes(blob.read_bytes()[:-1] + b"x")
@@ -39,15 +39,15 @@ def test_a_model_folder_that_leads_out_of_the_cache_is_told(tmp_path):
     snapshot(tmp_path / "elsewhere")
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub/models--owner--name").symlink_to(tmp_path / "elsewhere/models--owner--name")
-    found = facts(tmp_path)
-    assert found.outside == str(tmp_path / "elsewhere/models--owner--name")
+    read = facts(tmp_path)
+    assert read.outside == str(tmp_path / "elsewhere/models--owner--name")
 
 
 def test_the_hub_is_asked_only_where_something_must_be_downloaded(tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(checkpoint, "hub_error", lambda *words: asked.append(words))
-    monkeypatch.setattr(checkpoint, "listing", lambda *words: None)
-    prove(snapshot(tmp_path / "hub"))
+    monkeypatch.setattr(checkpoint, "hub_error", lambda *arguments: asked.append(arguments))
+    monkeypatch.setattr(checkpoint, "listing", lambda *arguments: None)
+    verify(snapshot(tmp_path / "hub"))
     facts(tmp_path, endpoint="https://hub")
     assert asked == []
     facts(tmp_path, "0" * 40)
@@ -58,8 +58,8 @@ def test_the_hub_is_asked_only_where_something_must_be_downloaded(tmp_path, monk
 
 def test_of_another_revision_nothing_is_here(tmp_path):
     snapshot(tmp_path / "hub")
-    found = facts(tmp_path, "0" * 40)
-    assert (len(found.gaps), found.bytes_present) == (1, 0)
+    read = facts(tmp_path, "0" * 40)
+    assert (len(read.gaps), read.bytes_present) == (1, 0)
 
 
 # --- the list of files, by which every node's lack is counted ---
@@ -67,14 +67,14 @@ def test_of_another_revision_nothing_is_here(tmp_path):
 
 def rows() -> list[dict[str, object]]:
     """The hub's tree of the revision, as it answers: LFS files have a pointer's oid, and their own beside it."""
-    found: list[dict[str, object]] = [{"type": "directory", "path": "encoding", "oid": "1" * 40, "size": 0}]
+    read: list[dict[str, object]] = [{"type": "directory", "path": "encoding", "oid": "1" * 40, "size": 0}]
     for entry in entries():
         about = {"oid": entry.blob, "size": entry.size}
         if entry.path.endswith(".safetensors"):
-            found.append({"type": "file", "path": entry.path, "oid": "2" * 40, "size": 134, "lfs": about})
+            read.append({"type": "file", "path": entry.path, "oid": "2" * 40, "size": 134, "lfs": about})
         else:
-            found.append({"type": "file", "path": entry.path, **about})
-    return found
+            read.append({"type": "file", "path": entry.path, **about})
+    return read
 
 
 def hub(listed: object, status: int = 200) -> Any:
@@ -85,17 +85,17 @@ def hub(listed: object, status: int = 200) -> Any:
 
 
 def test_a_head_that_is_whole_tells_the_list_from_its_own_links_and_asks_nobody(tmp_path: Path):
-    prove(snapshot(tmp_path / "hub"))
-    found = facts(tmp_path, endpoint="http://127.0.0.1:9")
-    assert (found.listing, found.sizes) == ([(e.path, e.blob, e.size) for e in entries()], {})
+    verify(snapshot(tmp_path / "hub"))
+    read = facts(tmp_path, endpoint="http://127.0.0.1:9")
+    assert (read.listing, read.sizes) == ([(e.path, e.blob, e.size) for e in entries()], {})
 
 
 def test_a_head_that_is_not_gets_it_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(checkpoint, "hub_error", lambda *words: None)
-    with hub(rows()) as (url, seen):
-        found = facts(tmp_path, endpoint=url)
-    assert found.listing and sorted(found.listing) == [(e.path, e.blob, e.size) for e in entries()]
-    assert [request[1] for request in seen] == [f"/api/models/{REPO}/tree/{REVISION}?recursive=true"]
+    monkeypatch.setattr(checkpoint, "hub_error", lambda *arguments: None)
+    with hub(rows()) as (url, requests):
+        read = facts(tmp_path, endpoint=url)
+    assert read.listing and sorted(read.listing) == [(e.path, e.blob, e.size) for e in entries()]
+    assert [request[1] for request in requests] == [f"/api/models/{REPO}/tree/{REVISION}?recursive=true"]
 
 
 @pytest.mark.parametrize(
@@ -110,17 +110,17 @@ def test_a_head_that_is_not_gets_it_from_the_hub(tmp_path: Path, monkeypatch: py
 def test_a_hub_that_gives_no_list_costs_only_the_exact_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: object, status: int
 ):
-    monkeypatch.setattr(checkpoint, "hub_error", lambda *words: None)
+    monkeypatch.setattr(checkpoint, "hub_error", lambda *arguments: None)
     with hub(listed, status) as (url, _):
-        found = facts(tmp_path, endpoint=url)
-    assert found.listing is None and found.gaps
+        read = facts(tmp_path, endpoint=url)
+    assert read.listing is None and read.gaps
 
 
 def test_a_worker_tells_what_it_has_and_no_list(tmp_path: Path):
     path = names(3)[0]
     blob = put(tmp_path / "hub", path, contents()[path])
     (blob.parent / f"{blob.name}.12345678.incomplete").write_bytes(bytes(8192))
-    found = facts(tmp_path)
+    read = facts(tmp_path)
     size = len(shard())
-    assert found.listing is None
-    assert found.sizes == {path: size, blob.name: size, f"{blob.name}.12345678.incomplete": 8192}
+    assert read.listing is None
+    assert read.sizes == {path: size, blob.name: size, f"{blob.name}.12345678.incomplete": 8192}

@@ -32,8 +32,8 @@ def test_a_socket_that_nobody_serves_is_down(tmp_path, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/d.sock")
     with socket.socket(socket.AF_UNIX) as left_over:
         left_over.bind(f"{tmp_path}/d.sock")
-    found = docker.read_status([])
-    assert (found.status, found.version) == ("down", None)
+    facts = docker.read_status([])
+    assert (facts.status, facts.version) == ("down", None)
 
 
 def test_a_socket_that_closes_without_an_answer_is_down(tmp_path, monkeypatch):
@@ -46,14 +46,14 @@ def test_a_socket_that_closes_without_an_answer_is_down(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("session", "members", "words"),
+    ("session", "members", "reason"),
     [
         ([], [], "is not in group docker"),
         ([], ["ops"], "was added to group docker after"),
         (["docker"], ["ops"], "look at"),
     ],
 )
-def test_a_closed_socket_says_whether_the_user_or_the_session_is_to_blame(monkeypatch, session, members, words):
+def test_a_closed_socket_says_whether_the_user_or_the_session_is_to_blame(monkeypatch, session, members, reason):
     import grp
     import pwd
 
@@ -66,17 +66,17 @@ def test_a_closed_socket_says_whether_the_user_or_the_session_is_to_blame(monkey
     monkeypatch.setattr(
         pwd, "getpwuid", lambda uid: pwd.struct_passwd(("ops", "x", uid, uid, "", "/home/ops", "/bin/sh"))
     )
-    found = docker.read_status(session)
-    assert found.status == "denied"
-    assert found.detail and words in found.detail
+    facts = docker.read_status(session)
+    assert facts.status == "denied"
+    assert facts.detail and reason in facts.detail
 
 
 def test_an_unusable_docker_is_told_once(tmp_path, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
-    found = gather.assemble(*gather.gather(gather.probes_of({"image": IMAGE})))
-    assert (found.containers, found.image) == (None, None)
-    assert found.docker and found.docker.status in ("missing", "down")
-    assert not {"docker", "containers", "image"} & {problem.probe for problem in found.problems}
+    facts = gather.assemble(*gather.gather(gather.probes_of({"image": IMAGE})))
+    assert (facts.containers, facts.image) == (None, None)
+    assert facts.docker and facts.docker.status in ("missing", "down")
+    assert not {"docker", "containers", "image"} & {problem.probe for problem in facts.problems}
 
 
 def test_an_image_that_is_not_here_is_absent(dockerd):
@@ -111,11 +111,11 @@ def test_each_way_to_be_given_the_gpu_is_seen(host, variables, expected):
 
 def test_a_published_port_is_named_by_its_container(dockerd):
     listener = ListenerFacts(8080, "0.0.0.0")
-    [found], _ = gather.named([(listener, "1")], [], docker.list_containers(), ask_root=False)
-    assert found.container == "web"
+    [facts], _ = gather.named([(listener, "1")], [], docker.list_containers(), ask_root=False)
+    assert facts.container == "web"
 
 
 def test_a_process_in_a_container_is_named_by_it(dockerd, monkeypatch):
     monkeypatch.setattr(processes, "container_id", {77: CONTAINERS[2]["Id"]}.get)
-    _, [found] = gather.named([], [GpuApp(77, "python3")], docker.list_containers(), ask_root=False)
-    assert found.container == "trainer"
+    _, [facts] = gather.named([], [GpuApp(77, "python3")], docker.list_containers(), ask_root=False)
+    assert facts.container == "trainer"

@@ -201,9 +201,9 @@ def test_listeners_of_both_families_are_seen_with_their_address(family, address)
         pytest.skip(f"this machine has no {address}")
     with listener, socket.create_connection(listener.getsockname()[:2]), listener.accept()[0]:
         port, inode = listener.getsockname()[1], str(os.fstat(listener.fileno()).st_ino)
-        seen = processes.listening({port})
+        sockets = processes.listening({port})
     # the connection to it is none, and another process may listen on this port of another address
-    assert [entry for entry in seen if entry[:2] == (port, address)] == [(port, address, inode)]
+    assert [entry for entry in sockets if entry[:2] == (port, address)] == [(port, address, inode)]
     assert inode not in [entry[2] for entry in processes.listening({port})]
 
 
@@ -220,15 +220,15 @@ def test_root_is_asked_for_a_foreign_process_only_while_no_rank_of_ours_runs(mon
     for running in (True, False):
         listeners = [(ListenerFacts(8888, "0.0.0.0"), "42")]
         ours = [ContainerFacts("a1", "spark-dev-rank0", running, {"spark.stack": "dev"})]
-        found = gather.assemble({**blank, "containers": (ours, []), "sudo_n": True, "listeners": listeners}, [])
-        assert found.listeners and found.listeners[0].pid == (None if running else os.getpid())
+        facts = gather.assemble({**blank, "containers": (ours, []), "sudo_n": True, "listeners": listeners}, [])
+        assert facts.listeners and facts.listeners[0].pid == (None if running else os.getpid())
     assert asked == ["42"]
 
 
 def test_a_cache_that_is_not_there_yet_has_the_disk_of_its_nearest_folder(tmp_path):
-    found = gather.cache_disk(f"{tmp_path}/raid/huggingface", REPO)
+    facts = gather.cache_disk(f"{tmp_path}/raid/huggingface", REPO)
     system = os.statvfs(tmp_path)
-    assert 0 < found.free_bytes <= system.f_blocks * system.f_frsize and found.unwritable is None
+    assert 0 < facts.free_bytes <= system.f_blocks * system.f_frsize and facts.unwritable is None
 
 
 def test_the_first_folder_that_refuses_a_write_is_named(tmp_path, monkeypatch):
@@ -236,11 +236,11 @@ def test_the_first_folder_that_refuses_a_write_is_named(tmp_path, monkeypatch):
     assert gather.cache_disk(str(tmp_path), REPO).unwritable is None
     # root may write anywhere, so the answer of the kernel is put in place of a mode
     monkeypatch.setattr(os, "access", lambda path, mode: path != blobs)
-    found = gather.cache_disk(str(tmp_path), REPO)
-    assert found.unwritable == blobs
+    facts = gather.cache_disk(str(tmp_path), REPO)
+    assert facts.unwritable == blobs
 
 
 def test_memory_of_a_kernel_without_cma_is_null_not_zero(monkeypatch):
     monkeypatch.setattr(gather, "read_text", lambda path: "MemTotal:  100 kB\nCmaTotal:  7 kB")
-    found = gather.memory()
-    assert (found.MemTotal, found.CmaTotal, found.CmaFree) == (100, 7, None)
+    facts = gather.memory()
+    assert (facts.MemTotal, facts.CmaTotal, facts.CmaFree) == (100, 7, None)

@@ -64,10 +64,10 @@ def test_the_command_prints_one_json_line(tmp_path):
     done = run(build(tmp_path, pair(T_HEAD, TWIN_ROWS, f"{TWIN_IP}/24")), fabric_ip=HEAD)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("\n") == 1
-    found = json.loads(done.stdout)
-    digest = found.pop("table_digest")
+    resolution = json.loads(done.stdout)
+    digest = resolution.pop("table_digest")
     assert len(digest) == 64
-    assert found == {
+    assert resolution == {
         "ifname": NETDEV,
         "hca": f"={HCA},{TWIN}",
         "members": [
@@ -137,8 +137,8 @@ def test_each_part_of_a_row_is_in_the_digest(node, change):
 
 def test_indexes_are_ordered_as_numbers_not_as_file_names(node):
     rows: Rows = {**LOCAL, 9: (gid_of(HEAD), V2), 10: (gid_of("198.51.100.9"), V2), 11: (gid_of("198.51.100.10"), V2)}
-    found = node.resolve({HCA: Hca(rows, addresses=[f"{HEAD}/24", "198.51.100.9/24", "198.51.100.10/24"])})
-    assert found["members"][0]["usable"] == [9, 10, 11]
+    resolution = node.resolve({HCA: Hca(rows, addresses=[f"{HEAD}/24", "198.51.100.9/24", "198.51.100.10/24"])})
+    assert resolution["members"][0]["usable"] == [9, 10, 11]
 
 
 def test_the_fabric_address_row_is_preferred_to_a_lower_index(node):
@@ -166,9 +166,9 @@ def test_twins_without_a_common_index_are_refused_with_both_tables(node):
 
 
 def test_unset_accepts_twins_without_a_common_index(node):
-    found = node.resolve(pair(T_HEAD, T_TWIN, f"{TWIN_IP}/24"), gid_index="unset")
-    assert found["gid_index"] is None
-    assert [member["usable"] for member in found["members"]] == [[3], [6]]
+    resolution = node.resolve(pair(T_HEAD, T_TWIN, f"{TWIN_IP}/24"), gid_index="unset")
+    assert resolution["gid_index"] is None
+    assert [member["usable"] for member in resolution["members"]] == [[3], [6]]
 
 
 def test_unset_still_refuses_an_hca_without_a_usable_row(node):
@@ -202,5 +202,5 @@ def test_a_vlan_on_the_netdev_has_its_rows_in_the_same_table(node):
     node.table({HCA: Hca(rows, addresses=[f"{TWIN_IP}/24"])}, {vlan: [f"{HEAD}/24"]})
     root = node.root / "1/class"
     (root / f"infiniband/{HCA}/ports/1/gid_attrs/ndevs/40").write_text(vlan + "\n")
-    found = resolve(sysfs.read_table(), HEAD)
-    assert (found["ifname"], found["gid_index"], found["members"][0]["usable"]) == (vlan, 40, [3, 40])
+    resolution = resolve(sysfs.read_table(), HEAD)
+    assert (resolution["ifname"], resolution["gid_index"], resolution["members"][0]["usable"]) == (vlan, 40, [3, 40])

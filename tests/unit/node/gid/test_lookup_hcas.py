@@ -41,8 +41,8 @@ def node(tmp_path, monkeypatch):
 
 
 def test_the_twin_joins_when_it_has_a_subnet_of_its_own(node):
-    found = node.resolve(pair(T_HEAD, TWIN_ROWS, f"{TWIN_IP}/24"))
-    assert (found["hca"], found["notes"]) == (f"={HCA},{TWIN}", [])
+    resolution = node.resolve(pair(T_HEAD, TWIN_ROWS, f"{TWIN_IP}/24"))
+    assert (resolution["hca"], resolution["notes"]) == (f"={HCA},{TWIN}", [])
 
 
 @pytest.mark.parametrize(
@@ -57,9 +57,9 @@ def test_the_twin_joins_when_it_has_a_subnet_of_its_own(node):
     ids=["same subnet", "wider subnet", "no address", "link-local", "down"],
 )
 def test_a_twin_that_cannot_help_stays_out_and_a_note_says_why(node, addresses, state, why):
-    found = node.resolve(pair(T_HEAD, TWIN_ROWS, *addresses, state=state))
-    assert found["hca"] == f"={HCA}"
-    assert found["notes"] == [f"{TWIN} port 1, the other half of the QSFP port, is not used: {why}"]
+    resolution = node.resolve(pair(T_HEAD, TWIN_ROWS, *addresses, state=state))
+    assert resolution["hca"] == f"={HCA}"
+    assert resolution["notes"] == [f"{TWIN} port 1, the other half of the QSFP port, is not used: {why}"]
 
 
 def test_twins_are_told_by_their_pcie_function_when_names_say_nothing(node):
@@ -78,9 +78,9 @@ def test_a_twin_with_an_address_but_no_row_for_it_is_refused_not_dropped(node):
 
 
 def test_a_usable_twin_that_the_selector_leaves_out_is_noted(node):
-    found = node.resolve(pair(T_HEAD, TWIN_ROWS, f"{TWIN_IP}/24"), f"={HCA}")
-    assert (found["hca"], len(found["members"])) == (f"={HCA}", 1)
-    assert found["notes"] == [f"{TWIN} port 1, the other half of the QSFP port, could be used too: add it to hca"]
+    resolution = node.resolve(pair(T_HEAD, TWIN_ROWS, f"{TWIN_IP}/24"), f"={HCA}")
+    assert (resolution["hca"], len(resolution["members"])) == (f"={HCA}", 1)
+    assert resolution["notes"] == [f"{TWIN} port 1, the other half of the QSFP port, could be used too: add it to hca"]
 
 
 def test_a_sibling_that_is_down_is_ignored_and_noted_when_it_was_named(node):
@@ -92,8 +92,8 @@ def test_a_sibling_that_is_down_is_ignored_and_noted_when_it_was_named(node):
 
 
 def test_a_name_of_the_selector_that_matches_nothing_is_noted(node):
-    found = node.resolve({HCA: Hca(T_HEAD)}, f"={HCA},rocep1s0f9")
-    assert found["notes"] == [
+    resolution = node.resolve({HCA: Hca(T_HEAD)}, f"={HCA},rocep1s0f9")
+    assert resolution["notes"] == [
         f"'rocep1s0f9' of hca '={HCA},rocep1s0f9' matches no HCA; present: {HCA} port 1 (4: ACTIVE)"
     ]
 
@@ -182,8 +182,10 @@ def test_the_table_shows_each_row_with_its_verdict(node):
 
 
 def test_a_link_local_fabric_address_is_noted(node):
-    found = node.resolve({HCA: Hca({3: (gid_of("169.254.3.4"), V2)}, addresses=["169.254.3.4/16"])}, ip="169.254.3.4")
-    assert found["notes"] == ["169.254.3.4 is link-local and changes at a boot: give the fabric fixed addresses"]
+    resolution = node.resolve(
+        {HCA: Hca({3: (gid_of("169.254.3.4"), V2)}, addresses=["169.254.3.4/16"])}, ip="169.254.3.4"
+    )
+    assert resolution["notes"] == ["169.254.3.4 is link-local and changes at a boot: give the fabric fixed addresses"]
 
 
 def test_the_addresses_of_this_machine_come_from_the_kernel(monkeypatch):
@@ -193,5 +195,5 @@ def test_the_addresses_of_this_machine_come_from_the_kernel(monkeypatch):
 
 
 def test_the_hca_of_the_fabric_address_comes_first(node):
-    found = node.resolve({HCA: Hca(TWIN_ROWS, NETDEV, [f"{TWIN_IP}/24"]), TWIN: Hca(T_HEAD, TWIN_NETDEV)})
-    assert (found["ifname"], found["hca"]) == (TWIN_NETDEV, f"={TWIN},{HCA}")
+    resolution = node.resolve({HCA: Hca(TWIN_ROWS, NETDEV, [f"{TWIN_IP}/24"]), TWIN: Hca(T_HEAD, TWIN_NETDEV)})
+    assert (resolution["ifname"], resolution["hca"]) == (TWIN_NETDEV, f"={TWIN},{HCA}")

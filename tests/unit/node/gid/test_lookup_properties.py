@@ -128,23 +128,23 @@ def outcome(table: Table, selector: str | None, gid_index: str | int = "resolve"
 
 @given(tables(), choices)
 def test_a_resolved_index_is_usable_on_every_member_and_may_be_forced(table, selector):
-    found = outcome(table, selector)
-    if isinstance(found, str):
-        assert found.startswith("no GID index is usable on every HCA")
+    resolution = outcome(table, selector)
+    if isinstance(resolution, str):
+        assert resolution.startswith("no GID index is usable on every HCA")
         assert not isinstance(outcome(table, selector, "unset"), str)
         forced = [str(outcome(table, selector, index)) for index in range(9)]
-        assert all(f"gid_index {index} is not usable on every HCA" in words for index, words in enumerate(forced))
+        assert all(f"gid_index {index} is not usable on every HCA" in reason for index, reason in enumerate(forced))
         return
     ports = {port["name"]: port for port in table["hcas"]}
-    for member in found["members"]:
+    for member in resolution["members"]:
         port = ports[member["hca"]]
         assert port["state"] == "4: ACTIVE"
         assert member["usable"] == [row["index"] for row in usable_rows(port, table["interfaces"])]
-        assert found["gid_index"] in member["usable"]
-    assert found["gid_index"] is not None and outcome(table, selector, found["gid_index"]) == found
+        assert resolution["gid_index"] in member["usable"]
+    assert resolution["gid_index"] is not None and outcome(table, selector, resolution["gid_index"]) == resolution
     unset = outcome(table, selector, "unset")
     assert not isinstance(unset, str)
-    assert {**unset, "notes": []} == {**found, "gid_index": None, "notes": []}
+    assert {**unset, "notes": []} == {**resolution, "gid_index": None, "notes": []}
 
 
 @given(tables(), choices, st.randoms(use_true_random=False))

@@ -26,8 +26,8 @@ def a_user(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sudo_is_the_way_where_it_asks_for_no_password(recorder: Recorder):
     recorder.answer("sudo", SUDO_WORKS)
     recorder.answer("docker", DOCKER_WORKS)
-    found = way("dev", IMAGE, PYTHON)
-    assert found.by == "sudo" and run(found, ["echo", "a b"], timeout_s=5) == "a b\n"
+    root = way("dev", IMAGE, PYTHON)
+    assert root.by == "sudo" and run(root, ["echo", "a b"], timeout_s=5) == "a b\n"
     assert all(call[0] == "-n" for call in recorder.calls("sudo")), "a prompt would hang the update"
     assert recorder.calls("docker") == []
 
@@ -35,8 +35,8 @@ def test_sudo_is_the_way_where_it_asks_for_no_password(recorder: Recorder):
 def test_where_sudo_is_refused_a_privileged_container_is_the_way(recorder: Recorder):
     recorder.answer("sudo", SUDO_REFUSES)
     recorder.answer("docker", DOCKER_WORKS)
-    found = way("dev", IMAGE, PYTHON)
-    assert found.by == "container" and run(found, ["echo", "a b"], timeout_s=5) == "a b\n"
+    root = way("dev", IMAGE, PYTHON)
+    assert root.by == "container" and run(root, ["echo", "a b"], timeout_s=5) == "a b\n"
     call = " ".join(recorder.calls("docker")[0])
     assert "--rm --pull never --privileged --pid host" in call, "it leaves nothing and fetches nothing"
     assert "--label spark.stack=dev --label spark.job=root" in call, "destroy finds one that was left over"
@@ -90,21 +90,21 @@ class TestTheContainersProgram:
     @pytest.fixture
     def entered(self, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         """The C library and exec, replaced; `result` is what setns returns."""
-        seen = SimpleNamespace(result=0, did=[])
+        fake = SimpleNamespace(result=0, did=[])
 
         def setns(file: int, kind: int) -> int:
-            seen.did.append(("setns", os.readlink(f"/proc/self/fd/{file}").partition(":")[0], kind))
+            fake.did.append(("setns", os.readlink(f"/proc/self/fd/{file}").partition(":")[0], kind))
             os.close(file)
-            return int(seen.result)
+            return int(fake.result)
 
         monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: SimpleNamespace(setns=setns))
         monkeypatch.setattr(ctypes, "get_errno", lambda: 1)
-        monkeypatch.setattr(os, "chdir", lambda path: seen.did.append(("chdir", path)))
-        monkeypatch.setattr(os, "execvpe", lambda *words: seen.did.append(("exec", *words)))
+        monkeypatch.setattr(os, "chdir", lambda path: fake.did.append(("chdir", path)))
+        monkeypatch.setattr(os, "execvpe", lambda *arguments: fake.did.append(("exec", *arguments)))
         monkeypatch.setattr(sys, "argv", ["-c", "exportfs", "-r"])
         real = os.open
         monkeypatch.setattr(os, "open", lambda _, flags: real("/proc/self/ns/mnt", flags))
-        return seen
+        return fake
 
     def test_it_runs_the_hosts_program_in_the_hosts_mounts_with_roots_path(self, entered: SimpleNamespace):
         enter_mounts.main()

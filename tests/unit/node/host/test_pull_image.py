@@ -25,7 +25,7 @@ class Daemon:
         self.architecture = "arm64"
         self.present = False
         self.pull: Callable[[], Answer] = self.arrives
-        self.seen: list[Request] = []
+        self.requests: list[Request] = []
         self.home = folder / "home"
         (self.home / ".local/share/spark-stack/dev/cache").mkdir(parents=True)
 
@@ -49,7 +49,7 @@ class Daemon:
         return body({"Architecture": self.architecture}) if self.present else ABSENT
 
     def run(self, answer: Callable[[Request], Answer] | None = None, *, apart: bool = False):
-        with serving(answer or self.answer, self.socket) as (url, self.seen):
+        with serving(answer or self.answer, self.socket) as (url, self.requests):
             return run_shipped("host.pull_image", INPUTS, apart=apart, HOME=str(self.home), DOCKER_HOST=url)
 
 
@@ -62,14 +62,14 @@ def test_an_image_that_is_there_is_not_pulled(daemon: Daemon):
     daemon.present = True
     done = daemon.run()
     assert done.returncode == 0, done.stderr
-    assert [(method, path) for method, path, *_ in daemon.seen] == [("GET", f"/images/{IMAGE}/json")]
+    assert [(method, path) for method, path, *_ in daemon.requests] == [("GET", f"/images/{IMAGE}/json")]
 
 
 def test_an_image_that_is_not_there_is_pulled_by_its_digest(daemon: Daemon):
     done = daemon.run(apart=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[0] == f"image: pulling {IMAGE}"
-    assert [(method, path) for method, path, *_ in daemon.seen][1] == (
+    assert [(method, path) for method, path, *_ in daemon.requests][1] == (
         "POST",
         f"/images/create?fromImage=ghcr.io%2Fanemll%2Fdspark-vllm-gx10&tag=sha256%3A{'ab' * 32}",
     )
@@ -89,7 +89,7 @@ NO_ROUTE = "the node cannot reach the registry: check its route and DNS"
 
 
 @pytest.mark.parametrize(
-    ("words", "cause"),
+    ("message", "cause"),
     [
         # C6: auth, not found, no route
         ("error from registry: denied", DENIED),
@@ -114,8 +114,8 @@ NO_ROUTE = "the node cannot reach the registry: check its route and DNS"
         ("something new", "see dockerd's message"),
     ],
 )
-def test_each_cause_of_a_failed_pull_has_its_own_way_out(words: str, cause: str):
-    assert pull_image.cause(words) == cause
+def test_each_cause_of_a_failed_pull_has_its_own_way_out(message: str, cause: str):
+    assert pull_image.cause(message) == cause
 
 
 @pytest.mark.parametrize("where", ["before", "within"])
@@ -159,7 +159,7 @@ def test_progress_counts_the_bytes_of_all_layers_every_few_seconds(
 
 def test_a_daemon_with_trouble_of_its_own_is_no_missing_image(daemon: Daemon):
     done = daemon.run(lambda _: body({"message": "containerd is down"}, 500))
-    assert done.returncode == 1 and [method for method, *_ in daemon.seen] == ["GET"]
+    assert done.returncode == 1 and [method for method, *_ in daemon.requests] == ["GET"]
     assert done.stderr.startswith("dockerd does not answer: containerd is down: ")
 
 

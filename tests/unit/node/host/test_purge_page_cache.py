@@ -41,8 +41,8 @@ def inputs(tmp_path: Path, need_gib: float) -> PurgeInputs:
     }
 
 
-def run_main(monkeypatch: pytest.MonkeyPatch, wanted: PurgeInputs) -> None:
-    monkeypatch.setattr("sys.argv", ["-", json.dumps(wanted)])
+def run_main(monkeypatch: pytest.MonkeyPatch, given: PurgeInputs) -> None:
+    monkeypatch.setattr("sys.argv", ["-", json.dumps(given)])
     purge_page_cache.main()
 
 

@@ -46,8 +46,8 @@ def test_its_words_never_hold_the_secret(secrets: Path, tmp_path: Path):
 
 def test_each_writing_is_told_apart(secrets: Path, tmp_path: Path):
     """Ranks carry the word as a label: another key must replace them, also one that was typed in again."""
-    words = {run_shipped("host.put_secret", INPUTS, HOME=str(tmp_path), SPARK_SECRET=KEY).stdout for _ in range(2)}
-    assert len(words) == 2 and all(word.strip() for word in words)
+    printed = {run_shipped("host.put_secret", INPUTS, HOME=str(tmp_path), SPARK_SECRET=KEY).stdout for _ in range(2)}
+    assert len(printed) == 2 and all(word.strip() for word in printed)
 
 
 @pytest.mark.parametrize("key", ["-k", "two words", "line\nbreak", "back\\slash", "schl\u00fcssel", ""])

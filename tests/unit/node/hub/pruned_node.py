@@ -23,7 +23,7 @@ class Node:
         self.hub.mkdir(parents=True)
         self.containers: list[Row] = []
         self.docker_host = ""
-        self.wanted: Row = {"models": [REPO], "keep": {REPO: {NEW: "Pulumi.dev.yaml"}}, "unneeded": {}}
+        self.inputs: Row = {"models": [REPO], "keep": {REPO: {NEW: "Pulumi.dev.yaml"}}, "unneeded": {}}
 
     def dockerd(self, request: Request) -> Answer:
         if request[1] == "/containers/json":
@@ -31,7 +31,7 @@ class Node:
         return body(next(entry for entry in self.containers if request[1] == f"/containers/{entry['Name']}/json"))
 
     def run(self, action: str, **more: Any) -> "subprocess.CompletedProcess[str]":
-        inputs = {"action": action, "hf_cache": str(self.hub.parent), **self.wanted, **more}
+        inputs = {"action": action, "hf_cache": str(self.hub.parent), **self.inputs, **more}
         return run_shipped("hub.prune", inputs, DOCKER_HOST=self.docker_host)
 
     def list(self) -> Row:

@@ -36,13 +36,13 @@ def test_any_other_name_says_nothing_of_the_content(name: str, tmp_path: Path):
 
 @given(st.binary(max_size=100), st.integers(1, 40))
 def test_the_pieces_of_a_file_do_not_change_its_hash_and_are_all_reported(content: bytes, piece: int):
-    seen: list[int] = []
+    pieces: list[int] = []
     with pytest.MonkeyPatch.context() as patch, tempfile.NamedTemporaryFile() as file:
         patch.setattr(blob_hash, "PIECE_BYTES", piece)
         file.write(content)
         file.flush()
-        assert digest_of(Path(file.name), "0" * 64, seen.append) == hashlib.sha256(content).hexdigest()
-    assert sum(seen) == len(content) and all(0 < count <= piece for count in seen)
+        assert digest_of(Path(file.name), "0" * 64, pieces.append) == hashlib.sha256(content).hexdigest()
+    assert sum(pieces) == len(content) and all(0 < count <= piece for count in pieces)
 
 
 def test_a_file_that_cannot_be_read_is_no_mismatch(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""Is a snapshot whole: the cache trees that people have reported (field reports D2, D12, D14)."""
+"""Is a snapshot complete: the cache trees that people have reported."""
 
 import json
 import struct
@@ -15,27 +15,27 @@ INDEX = "model.safetensors.index.json"
 
 
 @pytest.fixture
-def whole(tmp_path: Path) -> Path:
+def complete(tmp_path: Path) -> Path:
     return snapshot(tmp_path / "hub")
 
 
-def test_a_whole_snapshot_has_no_gap(whole: Path, tmp_path: Path):
-    assert snapshot_of(tmp_path / "hub", REPO, REVISION) == whole
-    assert gaps(whole, 3, ENCODER) == []
+def test_a_complete_snapshot_has_no_gap(complete: Path, tmp_path: Path):
+    assert snapshot_of(tmp_path / "hub", REPO, REVISION) == complete
+    assert gaps(complete, 3, ENCODER) == []
 
 
-def test_blobs_outside_the_models_folder_are_blobs_too(whole: Path, tmp_path: Path):
+def test_blobs_outside_the_models_folder_are_blobs_too(complete: Path, tmp_path: Path):
     """A shared store."""
     (tmp_path / "hub/blobs").mkdir()
     (tmp_path / "hub/blobs/x").write_bytes(shard())
-    (whole / FIRST).unlink()
-    (whole / FIRST).symlink_to("../../../blobs/x")
-    assert gaps(whole, 3) == []
+    (complete / FIRST).unlink()
+    (complete / FIRST).symlink_to("../../../blobs/x")
+    assert gaps(complete, 3) == []
 
 
-def test_leftovers_of_a_download_that_no_shard_needs_do_not_matter(whole: Path):
-    (whole.parents[1] / "blobs/abc.incomplete").write_bytes(b"x")
-    assert gaps(whole, 3) == []
+def test_leftovers_of_a_download_that_no_shard_needs_do_not_matter(complete: Path):
+    (complete.parents[1] / "blobs/abc.incomplete").write_bytes(b"x")
+    assert gaps(complete, 3) == []
 
 
 def dangling(folder: Path) -> None:
@@ -91,47 +91,47 @@ SIZE = len(shard())
         (unreadable, "cannot be read: Input/output error"),
     ],
 )
-def test_a_shard_that_is_not_whole_is_named_with_its_fault(harm: Callable[[Path], None], fault: str, whole: Path):
-    harm(whole)
-    assert gaps(whole, 3) == [f"{SECOND} {fault}"]
+def test_a_shard_that_is_incomplete_is_named_with_its_fault(harm: Callable[[Path], None], fault: str, complete: Path):
+    harm(complete)
+    assert gaps(complete, 3) == [f"{SECOND} {fault}"]
 
 
-def test_every_gap_has_a_line(whole: Path):
-    (whole / FIRST).unlink()
-    (whole / THIRD).unlink()
-    (whole / ENCODER).unlink()
-    assert gaps(whole, 3, ENCODER) == [f"{FIRST} is missing", f"{THIRD} is missing", f"{ENCODER} is missing"]
+def test_every_gap_has_a_line(complete: Path):
+    (complete / FIRST).unlink()
+    (complete / THIRD).unlink()
+    (complete / ENCODER).unlink()
+    assert gaps(complete, 3, ENCODER) == [f"{FIRST} is missing", f"{THIRD} is missing", f"{ENCODER} is missing"]
 
 
-def test_an_index_that_names_other_shards_than_the_profile_is_a_gap(whole: Path):
-    assert gaps(whole, 48) == [f"{INDEX} names 3 shards instead of 48"]
+def test_an_index_that_names_other_shards_than_the_profile_is_a_gap(complete: Path):
+    assert gaps(complete, 48) == [f"{INDEX} names 3 shards instead of 48"]
 
 
 def test_no_snapshot_is_a_gap(tmp_path: Path):
     assert gaps(tmp_path / "none", 3) == [f"there is no snapshot {tmp_path / 'none'}"]
 
 
-def test_shards_without_an_index_are_a_gap(whole: Path):
-    (whole / INDEX).unlink()
-    assert gaps(whole, 3) == [f"{INDEX} is missing in {whole}"]
+def test_shards_without_an_index_are_a_gap(complete: Path):
+    (complete / INDEX).unlink()
+    assert gaps(complete, 3) == [f"{INDEX} is missing in {complete}"]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"3", b"{}", b'{"weight_map": []}', b"\xff"])
-def test_an_index_that_cannot_be_read_is_a_gap_in_words(content: bytes, whole: Path):
-    (whole / INDEX).write_bytes(content)
-    [line] = gaps(whole, 3)
+def test_an_index_that_cannot_be_read_is_a_gap_with_its_reason(content: bytes, complete: Path):
+    (complete / INDEX).write_bytes(content)
+    [line] = gaps(complete, 3)
     assert line.startswith(f"{INDEX} cannot be read: ")
 
 
-def test_an_index_whose_bytes_nobody_gets_is_a_gap_in_words(whole: Path):
-    (whole / INDEX).unlink()
-    (whole / INDEX).symlink_to("/proc/self/mem")
-    assert gaps(whole, 3) == [f"{INDEX} cannot be read: OSError: [Errno 5] Input/output error"]
+def test_an_index_whose_bytes_nobody_gets_is_a_gap_with_its_reason(complete: Path):
+    (complete / INDEX).unlink()
+    (complete / INDEX).symlink_to("/proc/self/mem")
+    assert gaps(complete, 3) == [f"{INDEX} cannot be read: OSError: [Errno 5] Input/output error"]
 
 
-def test_an_index_that_names_no_files_has_gaps(whole: Path):
-    (whole / INDEX).write_text('{"weight_map": {"a": [], "b": 3}}')
-    assert gaps(whole, 2) == ["3 is missing", "[] is missing"]
+def test_an_index_that_names_no_files_has_gaps(complete: Path):
+    (complete / INDEX).write_text('{"weight_map": {"a": [], "b": 3}}')
+    assert gaps(complete, 2) == ["3 is missing", "[] is missing"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hub.manifest import Entry, ManifestError, checked, content_of, of_snapshot, place
 from hub.verified import NAME, VerifiedBlobs
-from tests.unit.node.snapshots import REVISION, contents, entries, names, prove, snapshot
+from tests.unit.node.snapshots import REVISION, contents, entries, names, snapshot, verify
 
 BLOB = "ab" * 32
 
@@ -93,7 +93,7 @@ def test_a_folder_where_a_file_belongs_is_refused_by_name(tmp_path: Path):
 
 def test_a_verified_blob_stays_so_until_size_time_or_inode_changes(tmp_path: Path):
     folder = snapshot(tmp_path)
-    prove(folder)
+    verify(folder)
     blob = (folder / names(3)[0]).resolve()
     assert VerifiedBlobs(folder.parent.parent).holds(blob.name, blob)
     assert not VerifiedBlobs(folder.parent.parent).holds("0" * 64, blob)

@@ -24,20 +24,20 @@ def two(node: Node) -> Node:
     return with_two_revisions(node)
 
 
-def container(name: str, *words: str, labels: dict[str, str] | None = None, source: str | None = None) -> Row:
-    config = {"Cmd": list(words), "Entrypoint": None, "Env": ["API_KEY=sk-not-to-be-seen"], "Labels": labels or {}}
+def container(name: str, *arguments: str, labels: dict[str, str] | None = None, source: str | None = None) -> Row:
+    config = {"Cmd": list(arguments), "Entrypoint": None, "Env": ["API_KEY=sk-not-to-be-seen"], "Labels": labels or {}}
     mounts = [{"Type": "bind", "Source": source}] if source else [{"Type": "volume", "Source": "/var/lib/docker/x"}]
     return {"Name": name, "Config": config, "Mounts": mounts}
 
 
 def test_an_old_revision_may_go_with_what_only_it_has(two: Node):
     (cache.folder(two.hub) / "refs" / "main").unlink()  # it would be counted too
-    found = two.list()
-    assert [(row["what"], row["bytes"]) for row in found["candidates"]] == [("revision 3c5ed1f0", BLOCK)]
-    [kept] = found["kept"]
+    listing = two.list()
+    assert [(row["what"], row["bytes"]) for row in listing["candidates"]] == [("revision 3c5ed1f0", BLOCK)]
+    [kept] = listing["kept"]
     assert (kept["what"], kept["why"]) == ("revision b2f0447c", "named by Pulumi.dev.yaml")
     assert kept["bytes"] == 3 * BLOCK
-    assert found["others"] == 1
+    assert listing["others"] == 1
 
 
 def test_listing_changes_nothing(two: Node):
@@ -79,7 +79,7 @@ def test_a_models_last_revision_takes_its_folder_and_its_locks(two: Node):
         path.parent.mkdir(parents=True)
         path.touch()
     before = cache.tree(cache.folder(two.hub, OTHER))
-    two.wanted["keep"] = {}
+    two.inputs["keep"] = {}
     assert list(two.may_go()) == ["revision 3c5ed1f0", "revision b2f0447c", "its folder"]
     assert two.prune()["removed"] > 4 * BLOCK, "and what is beside the blobs"
     assert not cache.folder(two.hub).exists() and not (two.hub / ".locks" / cache.folder(two.hub).name).exists()
@@ -98,7 +98,7 @@ def test_huggingface_hubs_notes_on_a_revision_go_with_it(two: Node):
 def test_a_folder_with_something_strange_in_it_stays(two: Node):
     strange = cache.folder(two.hub) / "blobs" / "thesis.tex"
     strange.write_text("x")
-    two.wanted["keep"] = {}
+    two.inputs["keep"] = {}
     assert [row["why"] for row in two.list()["kept"]] == [f"{strange} is neither ours nor the hub's"]
     two.prune()
     assert [path.name for path in (cache.folder(two.hub) / "blobs").iterdir()] == ["thesis.tex"]
@@ -140,11 +140,11 @@ def test_what_a_running_container_uses_stays(two: Node, made: Row, kept: bool):
     for mount in made["Mounts"]:
         mount["Source"] = mount["Source"].replace("HUB", str(two.hub))
     two.containers = [made]
-    found = two.list()
-    assert [row["what"] for row in found["candidates"]] == ([] if kept else ["revision 3c5ed1f0"])
-    assert "sk-not-to-be-seen" not in json.dumps(found)
+    listing = two.list()
+    assert [row["what"] for row in listing["candidates"]] == ([] if kept else ["revision 3c5ed1f0"])
+    assert "sk-not-to-be-seen" not in json.dumps(listing)
     if kept:
-        assert f"container {made['Name']} uses it" in [row["why"] for row in found["kept"]]
+        assert f"container {made['Name']} uses it" in [row["why"] for row in listing["kept"]]
 
 
 def test_without_dockerd_nobody_knows_what_runs_so_nothing_may_go(two: Node, tmp_path: Path):
@@ -156,11 +156,11 @@ def test_without_dockerd_nobody_knows_what_runs_so_nothing_may_go(two: Node, tmp
 
 
 def test_a_copy_that_is_read_from_the_head_instead_is_told_as_such(two: Node):
-    two.wanted |= {"keep": {}, "unneeded": {REPO: [NEW]}}
+    two.inputs |= {"keep": {}, "unneeded": {REPO: [NEW]}}
     why = {row["what"]: row["why"] for row in two.list()["candidates"]}
     assert why["revision b2f0447c"].startswith("a copy of its own: this node reads the revision from the head")
     assert why["revision 3c5ed1f0"].startswith("no stack file names it")
-    two.wanted["keep"] = {REPO: {NEW: "Pulumi.prod.yaml"}}
+    two.inputs["keep"] = {REPO: {NEW: "Pulumi.prod.yaml"}}
     assert list(two.may_go()) == ["revision 3c5ed1f0"], "another stack needs it here"
 
 
@@ -172,7 +172,7 @@ def test_left_over_files_and_unlinked_blobs_may_go(two: Node):
         path.write_bytes(b"." * BLOCK)
         os.sync()  # some file systems allocate late
     orphan = cache.blob(two.hub, "nobody links to it")
-    two.wanted["keep"] = {REPO: {NEW: "a", OLD: "b"}}
+    two.inputs["keep"] = {REPO: {NEW: "a", OLD: "b"}}
     assert two.may_go() == {"left-over files: 3": 3 * BLOCK, "unlinked blobs: 1": BLOCK}
     linked = set(blobs.iterdir()) - {*left, orphan}
     two.prune()
@@ -190,9 +190,9 @@ def test_a_model_that_a_program_downloads_now_is_left_alone(two: Node):
     lock = cache.lock(two.hub, "a" * 64)
     with lock.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        found = two.list()
-        assert found["candidates"] == []
-        assert [row["why"] for row in found["kept"]] == [
+        listing = two.list()
+        assert listing["candidates"] == []
+        assert [row["why"] for row in listing["kept"]] == [
             f"a program may be downloading into it: {lock} is held, or closed to us"
         ]
     assert "left-over files: 1" in two.may_go()

@@ -24,11 +24,11 @@ MODEL = st.dictionaries(st.sampled_from(NAMES), FILES, max_size=3)
 
 def contents(hub: Path, repo: str, revisions: set[str]) -> dict[str, bytes]:
     """What a reader of these revisions sees."""
-    found = {}
+    files = {}
     for revision in revisions:
         for path in (cache.folder(hub, repo) / "snapshots" / revision).rglob("*"):
-            found[f"{revision}/{path.name}"] = path.read_bytes()
-    return found
+            files[f"{revision}/{path.name}"] = path.read_bytes()
+    return files
 
 
 @given(ours=MODEL, theirs=MODEL, keep=st.sets(st.sampled_from(NAMES)), borrowed=st.sets(st.sampled_from("1234")))
@@ -49,8 +49,8 @@ def test_what_is_kept_reads_as_before_and_nothing_else_is_left(
         before = contents(hub, REPO, stay), contents(hub, OTHER, other)
 
         def plan() -> list[prune.Candidate]:
-            seen = tree.Hub(str(hub), tree.links_of(str(hub)), [])
-            return prune.plan(seen, REPO, dict.fromkeys(keep, "a stack"), [])[0]
+            cache = tree.Hub(str(hub), tree.links_of(str(hub)), [])
+            return prune.plan(cache, REPO, dict.fromkeys(keep, "a stack"), [])[0]
 
         prune.remove(str(hub), plan())
         assert (contents(hub, REPO, stay), contents(hub, OTHER, other)) == before

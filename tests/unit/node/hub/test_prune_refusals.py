@@ -118,5 +118,5 @@ def test_a_cache_that_is_not_there_is_said(node: Node, tmp_path: Path):
 
 
 def test_a_model_that_was_never_here_needs_nothing(two: Node):
-    two.wanted["models"] = ["owner/other", REPO]
+    two.inputs["models"] = ["owner/other", REPO]
     assert list(two.may_go()) == ["revision 3c5ed1f0"]

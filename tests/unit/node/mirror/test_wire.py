@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from mirror.wire import FRAME_BYTES, HANDSHAKE_BYTES, Refused, Wire, WireError, admit, introduce, pack
 
-words = st.text(max_size=9)
-plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | words
-messages = st.dictionaries(words, plain | st.lists(plain, max_size=3), max_size=3)
+texts = st.text(max_size=9)
+plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts
+messages = st.dictionaries(texts, plain | st.lists(plain, max_size=3), max_size=3)
 tokens = st.text(min_size=1, max_size=20)
 
 
@@ -159,7 +159,7 @@ def test_the_token_itself_never_travels_and_no_handshake_is_like_another():
 
 @pytest.mark.parametrize("proof", [None, True, "", "0" * 64, "\udc80", "its own"])
 def test_a_source_that_does_not_know_the_token_is_not_believed(proof: object, ends: tuple[socket.socket, Wire]):
-    """Whoever listens at the head's address in its place; also when it sends the copy's own proof back."""
+    """Something else that listens at the head's address; also if it sends the copy's own proof back."""
     plain, wire = ends
     other = Wire(plain, gone_after_s=5)
     answers: list[dict[str, Any]] = []

@@ -86,8 +86,8 @@ class Node:
         """Something else listens on 2049."""
         self.sockets.write_text("sl a b c\n0: 00000000:0801 00000000:0000 0A\n")
 
-    def sudo(self, *words: str) -> None:
-        as_root.run(as_root.Way("root", ()), words, timeout_s=5)
+    def sudo(self, *command: str) -> None:
+        as_root.run(as_root.Way("root", ()), command, timeout_s=5)
 
     def changes(self) -> list[list[str]]:
         """What was changed on the node as root so far."""

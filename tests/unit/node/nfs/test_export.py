@@ -122,10 +122,12 @@ class TestAServerOfOthers:
         node.serve("/srv/films *(ro)", f"{node.hub} 192.168.100.9(ro)")
         with pytest.raises(SystemExit) as refused:
             make(INPUTS)
-        words = str(refused.value)
-        assert f"exports {node.hub}, /srv/films and not" in words or f"exports /srv/films, {node.hub} and not" in words
-        assert f"add this line to {node.exports} and run exportfs -ra, or set checkpoint.mode: local" in words
-        assert f"{node.hub} {WORKER}(ro,sync" in words and node.changes() == []
+        message = str(refused.value)
+        assert (
+            f"exports {node.hub}, /srv/films and not" in message or f"exports /srv/films, {node.hub} and not" in message
+        )
+        assert f"add this line to {node.exports} and run exportfs -ra, or set checkpoint.mode: local" in message
+        assert f"{node.hub} {WORKER}(ro,sync" in message and node.changes() == []
 
     def test_one_that_exports_nothing_serves_us_and_runs_on_afterwards(self, node: Node):
         node.serve()

@@ -1,4 +1,4 @@
-"""A worker's proof: the very mount of its rank, every shard read through it, and words for each way it can fail."""
+"""A worker's proof: the very mount of its rank, every shard read through it, and a message for each way it can fail."""
 
 import csv
 import json
@@ -35,7 +35,7 @@ INPUTS: ProofInputs = {
     "stack": "dev",
     "timeout_s": 20,
 }
-# dockerd's words about a mount, as Docker 26 says them
+# dockerd's message about a mount, from Docker 26
 MOUNT_FAILED = (
     "docker: Error response from daemon: error while mounting volume '/var/lib/docker/volumes/e7/_data': failed to "
     "mount local volume: mount :/hub:/var/lib/docker/volumes/e7/_data, flags: 0x1, data: addr=192.168.100.1,hard: {}."
@@ -74,8 +74,8 @@ def docker(tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) 
     return recorder
 
 
-def failing_docker(recorder: Recorder, words: str) -> None:
-    recorder.answer("docker", f'[ "$1" = rm ] || {{ echo "{words}"; echo "See \'docker run --help\'."; exit 125; }}')
+def failing_docker(recorder: Recorder, reason: str) -> None:
+    recorder.answer("docker", f'[ "$1" = rm ] || {{ echo "{reason}"; echo "See \'docker run --help\'."; exit 125; }}')
 
 
 def refused(devices: list[str] | None = None, timeout_s: float = 20) -> str:
@@ -95,11 +95,11 @@ class TestTheServer:
         serve(reply)
         check_server("127.0.0.1")
         [call] = calls
-        mark, *words = struct.unpack(">11I", call)
-        assert mark == 1 << 31 | len(call) - 4 and words[1:6] == [0, 2, 100003, 4, 0], "NULL of NFS 4"
+        record, *fields = struct.unpack(">11I", call)
+        assert record == 1 << 31 | len(call) - 4 and fields[1:6] == [0, 2, 100003, 4, 0], "NULL of NFS 4"
 
     @pytest.mark.parametrize(
-        ("answer", "words"),
+        ("answer", "reason"),
         [
             (b"SSH-2.0-OpenSSH_9.6p1 Ubuntu-3ubuntu13\r\n", "is not an NFS server"),
             (struct.pack(">7I", 1 << 31 | 32, 0x73706B, 1, 0, 0, 0, 2), "does not speak NFS 4"),
@@ -108,10 +108,10 @@ class TestTheServer:
         ids=["not NFS", "other versions", "denied"],
     )
     def test_one_that_answers_something_else_is_told_from_it(
-        self, serve: Callable[[Reply], None], answer: bytes, words: str
+        self, serve: Callable[[Reply], None], answer: bytes, reason: str
     ):
         serve(lambda _: answer)
-        with pytest.raises(Unproven, match=words):
+        with pytest.raises(Unproven, match=reason):
             check_server("127.0.0.1")
 
     def test_one_that_takes_the_call_and_says_nothing_is_given_up_soon(self, serve: Callable[[Reply], None]):
@@ -125,9 +125,9 @@ class TestTheServer:
     ):
         recorder.answer("docker")
         monkeypatch.setattr(proof, "PORT", free_port())
-        words = refused()
-        assert "cannot be read from 127.0.0.1: port" in words and "the NFS server is not running" in words
-        assert words.endswith("or set checkpoint.mode: local") and recorder.calls("docker") == []
+        reason = refused()
+        assert "cannot be read from 127.0.0.1: port" in reason and "the NFS server is not running" in reason
+        assert reason.endswith("or set checkpoint.mode: local") and recorder.calls("docker") == []
 
     @given(st.binary(max_size=40))
     def test_no_answer_is_taken_for_a_good_one_but_the_good_one(self, answer: bytes):
@@ -153,7 +153,7 @@ class TestTheMount:
         assert not any(field.startswith(("src", "source", "ro", "readonly")) for field in fields)
 
     @pytest.mark.parametrize(
-        ("kernel", "words"),
+        ("kernel", "reason"),
         [
             ("permission denied", "permission denied: it is not exported to this node's fabric address"),
             ("no such file or directory", "no such file or directory: the server does not export this folder"),
@@ -162,10 +162,10 @@ class TestTheMount:
         ],
     )
     def test_one_that_fails_is_told_in_the_kernels_words_with_their_cause(
-        self, docker: Recorder, kernel: str, words: str
+        self, docker: Recorder, kernel: str, reason: str
     ):
         failing_docker(docker, MOUNT_FAILED.format(kernel))
-        assert f"127.0.0.1: {HUB_DEVICE}: {words}. Look at the head" in refused()
+        assert f"127.0.0.1: {HUB_DEVICE}: {reason}. Look at the head" in refused()
 
     def test_an_image_that_is_not_there_is_not_fetched_by_the_proof(self, docker: Recorder):
         failing_docker(docker, "docker: Error response from daemon: No such image: repo@sha256:1.")
@@ -200,11 +200,13 @@ class TestTheMount:
 
 class TestTheReading:
     @pytest.fixture
-    def whole(self, tmp_path: Path) -> Path:
+    def complete(self, tmp_path: Path) -> Path:
         """The snapshot as the worker sees it."""
         return snapshot(tmp_path / "hub")
 
-    def test_a_whole_checkpoint_is_proven(self, whole: Path, docker: Recorder, capsys: pytest.CaptureFixture[str]):
+    def test_a_complete_checkpoint_is_proven(
+        self, complete: Path, docker: Recorder, capsys: pytest.CaptureFixture[str]
+    ):
         began = utc_now()
         verified = first_proven([HUB_DEVICE], INPUTS)
         assert began <= verified["verified_at"] <= utc_now()
@@ -212,13 +214,13 @@ class TestTheReading:
         assert (verified["device"], verified["shards"], verified["bytes"]) == (HUB_DEVICE, 3, size)
         assert capsys.readouterr().err == f"nfs: mounting 127.0.0.1{HUB_DEVICE}\nnfs: mounted\n"
 
-    def test_the_container_is_of_the_stack_and_leaves_nothing(self, whole: Path, docker: Recorder):
+    def test_the_container_is_of_the_stack_and_leaves_nothing(self, complete: Path, docker: Recorder):
         first_proven([HUB_DEVICE], INPUTS)
         removed, run = docker.calls("docker")
         assert removed[0] == "rm", "one that an interrupted update left over would hold the name"
         assert "--rm" in run and "spark.stack=dev" in run and mount_argument("127.0.0.1", HUB_DEVICE, OPTIONS) in run
 
-    def test_the_first_device_that_proves_it_is_the_answer(self, whole: Path, docker: Recorder):
+    def test_the_first_device_that_proves_it_is_the_answer(self, complete: Path, docker: Recorder):
         script = docker.folder / "docker"
         fail = MOUNT_FAILED.format("no such file or directory")
         works = script.read_text()
@@ -229,8 +231,8 @@ class TestTheReading:
 
     def test_each_device_that_fails_is_named(self, tmp_path: Path, docker: Recorder):
         (tmp_path / "hub").mkdir()
-        words = refused([":/hub", ":/"])
-        assert ":/hub: there is no snapshot" in words and "; :/: there is no snapshot" in words
+        reason = refused([":/hub", ":/"])
+        assert ":/hub: there is no snapshot" in reason and "; :/: there is no snapshot" in reason
 
     def test_a_server_that_is_not_ours_is_named(self, tmp_path: Path, docker: Recorder):
         (tmp_path / "hub").mkdir()
@@ -239,27 +241,27 @@ class TestTheReading:
         ):
             first_proven([":/hub", ":/"], INPUTS, "hf-share (erichough/nfs)")
 
-    def test_a_truncated_shard_is_named_with_what_else_is_wrong(self, whole: Path, docker: Recorder):
+    def test_a_truncated_shard_is_named_with_what_else_is_wrong(self, complete: Path, docker: Recorder):
         first, second, _ = names(3)
-        (whole / first).resolve().write_bytes(b"x")
-        (whole / second).unlink()
+        (complete / first).resolve().write_bytes(b"x")
+        (complete / second).unlink()
         assert f"{first} has no safetensors header (1 bytes) (and 1 more)" in refused()
 
-    def test_a_link_that_leads_out_of_the_export_says_so(self, whole: Path, docker: Recorder):
+    def test_a_link_that_leads_out_of_the_export_says_so(self, complete: Path, docker: Recorder):
         [first, *_] = names(3)
-        (whole / first).unlink()
-        (whole / first).symlink_to("/raid/blob")
+        (complete / first).unlink()
+        (complete / first).symlink_to("/raid/blob")
         assert f"{first} is a link to a file that is not there: it is missing on the head, or leads out" in refused()
 
-    def test_what_is_closed_to_others_is_refused_with_the_command_that_opens_it(self, whole: Path, docker: Recorder):
-        """Root of a worker is nobody on the head; here the rule of a whole snapshot meets such a file."""
+    def test_what_is_closed_to_others_is_refused_with_the_command_that_opens_it(self, complete: Path, docker: Recorder):
+        """Root of a worker is nobody on the head; here the check for a complete snapshot meets such a file."""
         docker.answer("docker", '[ "$1" = rm ] || echo \'{"faults": ["m-1 cannot be read: Permission denied"]}\'')
         assert (
             "m-1 cannot be read: Permission denied: closed to others on the head: "
             "run `chmod -R o+rX /home/spark/.cache/huggingface/hub/models--owner--name` there"
         ) in refused()
 
-    def test_a_check_that_breaks_is_told_by_its_last_words(self, whole: Path, docker: Recorder):
+    def test_a_check_that_breaks_is_told_by_its_last_line(self, complete: Path, docker: Recorder):
         docker.answer(
             "docker", '[ "$1" = rm ] || { echo "nfs: mounted"; echo Traceback; echo "ValueError: x"; exit 1; }'
         )
@@ -270,7 +272,7 @@ def test_a_message_without_a_known_cause_stays_as_it_is():
     assert with_cause("the moon is full") == "the moon is full"
 
 
-def test_as_it_is_shipped_it_carries_the_rules_of_a_whole_snapshot(tmp_path: Path, docker: Recorder):
+def test_as_it_is_shipped_it_carries_the_check_for_a_complete_snapshot(tmp_path: Path, docker: Recorder):
     """On a node there is no file to read them from."""
     kept = tmp_path / "stdin"
     docker.answer("docker", f'[ "$1" = rm ] || {{ cat >{kept}; echo \'{{"faults": [], "shards": 3, "bytes": 9}}\'; }}')

@@ -61,9 +61,9 @@ class Container:
             "PATH": self.engine.path,
         }
         (self.folder / "start.json").write_text(json.dumps(self.start))
-        words = (command, "serve", "owner/name", "--port", "8888")
+        arguments = (command, "serve", "owner/name", "--port", "8888")
         with mock.patch.object(os, "execve", self.child):
-            return run_shipped("rank.start", None, *words, apart=self.apart, **{**given, **env})
+            return run_shipped("rank.start", None, *arguments, apart=self.apart, **{**given, **env})
 
     def child(self, program: str, command: list[str], env: dict[str, str]) -> NoReturn:
         done = subprocess.run(command, executable=program, env=env, stdout=subprocess.PIPE, text=True, check=False)

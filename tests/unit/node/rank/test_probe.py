@@ -37,11 +37,11 @@ def run(
     apart: bool = False,
     **env: str,
 ) -> tuple["subprocess.CompletedProcess[str]", list[Request]]:
-    with serving(answer) as (url, seen):
+    with serving(answer) as (url, requests):
         done = run_shipped(
             "rank.probe", {**INPUTS, **(inputs or {}), "base_url": url}, apart=apart, HOME=str(home), **env
         )
-    return done, seen
+    return done, requests
 
 
 def with_key(home: Path) -> None:
@@ -52,12 +52,12 @@ def with_key(home: Path) -> None:
 
 def test_a_real_completion_is_asked_for_and_shown(tmp_path: Path):
     """The model list answers before a chat does."""
-    done, seen = run(lambda _: said(content=" 4183. "), tmp_path, apart=True)
+    done, requests = run(lambda _: said(content=" 4183. "), tmp_path, apart=True)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert (result["answer"], result["warmup_s"], result["settled"]) == ("4183.", [], True)
     assert done.stderr.startswith("What is 47 x 89?   4183.   (")
-    [(method, path, headers, sent)] = seen
+    [(method, path, headers, sent)] = requests
     assert (method, path) == ("POST", "/v1/chat/completions")
     assert sent == {
         "model": "deepseek-v4-flash-dspark",
@@ -82,8 +82,8 @@ def test_a_stack_with_a_key_is_asked_with_it_and_prints_it_nowhere(tmp_path: Pat
 def test_an_engine_that_refuses_our_key_is_told_at_once(tmp_path: Path):
     """Up, and with another key."""
     with_key(tmp_path)
-    done, seen = run(lambda _: body({"error": "Unauthorized"}, 401), tmp_path, {"warmup_passes": 3})
-    assert (done.returncode, len(seen)) == (1, 1)
+    done, requests = run(lambda _: body({"error": "Unauthorized"}, 401), tmp_path, {"warmup_passes": 3})
+    assert (done.returncode, len(requests)) == (1, 1)
     assert "the engine is up but refuses our API key" in done.stderr
 
 
@@ -93,7 +93,7 @@ def test_a_model_that_spends_its_tokens_on_thinking_has_answered(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "reason"),
     [
         (said(content=""), "the first completion failed: the completion of 'What is 47 x 89?' is empty: "),
         (said(content=None), "the first completion failed: the completion of 'What is 47 x 89?' is empty: "),
@@ -110,10 +110,10 @@ def test_a_model_that_spends_its_tokens_on_thinking_has_answered(tmp_path: Path)
     ],
     ids=["empty", "null", "blank", "no-choice", "no-choices", "a-list", "no-json", "500", "dies"],
 )
-def test_anything_but_words_is_no_completion(answer: Answer, words: str, tmp_path: Path):
+def test_anything_but_text_is_no_completion(answer: Answer, reason: str, tmp_path: Path):
     done, _ = run(lambda _: answer, tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(words) and "Traceback" not in done.stderr
+    assert done.stderr.startswith(reason) and "Traceback" not in done.stderr
 
 
 def test_an_engine_that_is_not_there_is_no_completion(tmp_path: Path):
@@ -123,9 +123,9 @@ def test_an_engine_that_is_not_there_is_no_completion(tmp_path: Path):
 
 
 def test_the_nodes_proxy_is_not_asked_for_what_runs_on_the_node(tmp_path: Path):
-    done, seen = run(lambda _: said(content="4183."), tmp_path, http_proxy="http://127.0.0.1:1")
+    done, requests = run(lambda _: said(content="4183."), tmp_path, http_proxy="http://127.0.0.1:1")
     assert done.returncode == 0, done.stderr
-    assert len(seen) == 1
+    assert len(requests) == 1
 
 
 def test_an_engine_that_hangs_is_given_up_at_the_limit_by_name(monkeypatch: pytest.MonkeyPatch):
