@@ -33,7 +33,6 @@ from gid.table import (
     table_digest,
     usable_rows,
 )
-from host.console import say
 
 
 class LookupInputs(TypedDict):
@@ -182,7 +181,7 @@ def main() -> None:
     except Refusal as refusal:
         raise SystemExit(str(refusal)) from None
     for sentence in resolution["notes"]:
-        say(f"note: {sentence}")
+        print(f"note: {sentence}", file=sys.stderr)
     print(json.dumps(resolution))
 
 

@@ -91,8 +91,8 @@ def test_every_command_of_scripts_node_can_be_sent(name: str):
 
 
 def test_a_sent_script_that_refuses_fails():
-    ended = on_stdin(payload("gid.lookup"), "{}")
-    assert ended.returncode == 1 and "inputs" in ended.stderr
+    ended = on_stdin(payload("gid.lookup"), '{"fabric_ip": "203.0.113.9", "hca": null, "gid_index": "resolve"}')
+    assert ended.returncode == 1 and "203.0.113.9 is on no interface of this node" in ended.stderr
 
 
 TARGET, RESOLVED = Target("lab-head"), Resolved("203.0.113.7", "ops", 22, [], [])
