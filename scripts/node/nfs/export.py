@@ -74,7 +74,7 @@ def contains_mount(tree: str) -> bool:
 
 
 def check_open(tree: Path) -> None:
-    """Refuse a hub that nobody may not read. Folders above it do not matter; the worker's proof checks those below."""
+    """Refuse a hub that other users cannot read. Folders above do not matter; the worker's proof checks those below."""
     mode = tree.stat().st_mode & 0o777
     if mode & 0o005 != 0o005:
         raise SystemExit(
