@@ -30,7 +30,8 @@ from download.tree import Failed, Job, JobInputs
 from hub.files import gaps
 from hub.lock import locked
 from hub.manifest import Entry, ManifestError, checked, of_snapshot, one_of_each
-from mirror.copy import Blob, Copy, MirrorError, connect
+from mirror.fetch import Blob, Fetch
+from mirror.head import Head, MirrorError
 from mirror.source import Source
 
 FILES_AT_ONCE = 8
@@ -119,7 +120,7 @@ def mirror(job: Job, head_fabric_ip: str, offer: Offer) -> None:
     job.publish("waiting for the head's list of files")
     own = job.inputs["fabric_ip"]
     try:
-        with connect(head_fabric_ip, offer["port"], offer["token"], own_fabric_ip=own) as head:
+        with Head(head_fabric_ip, offer["port"], offer["token"], own_fabric_ip=own) as head:
             manifest: Manifest = head.document(limit_s=1800)
             if (manifest["repo"], manifest["revision"]) != (job.inputs["repo"], job.inputs["revision"]):
                 raise Failed(
@@ -147,7 +148,7 @@ def mirror(job: Job, head_fabric_ip: str, offer: Offer) -> None:
         raise Failed(str(error)) from None
 
 
-def copy_missing(job: Job, head: Copy, missing: dict[str, Entry]) -> None:
+def copy_missing(job: Job, head: Head, missing: dict[str, Entry]) -> None:
     done = threading.Event()
 
     def publish() -> None:
@@ -163,7 +164,7 @@ def copy_missing(job: Job, head: Copy, missing: dict[str, Entry]) -> None:
     reporter = threading.Thread(target=publish, daemon=True)
     reporter.start()
     try:
-        head.fetch(blobs, streams=STREAMS, on_bytes=lambda count: job.moved("on the way", count), on_verified=arrived)
+        Fetch(head, blobs, on_bytes=lambda count: job.moved("on the way", count), on_verified=arrived).run(STREAMS)
     finally:
         done.set()
         reporter.join()

@@ -37,15 +37,22 @@ class Blob:
 
 
 class Fetch:
-    """What the streams of one fetch share."""
+    """Copies blobs over several connections, in their order as far as the head already offers them.
+
+    `on_bytes` gets the length of each piece as it arrives, and a negative number when bytes turn out damaged or lost;
+    `on_verified` gets each blob that is verified and in place. Both are called in a stream's thread, one call at a
+    time. A stream waits for what the head does not offer yet, at most `limit_s` after the last byte. A blob that
+    arrives damaged is fetched once more; a stream that breaks connects again, and gives up at the third break in a row.
+    """
 
     def __init__(
         self,
         head: Head,
         blobs: Sequence[Blob],
-        limit_s: float,
-        on_bytes: Callable[[int], None],
-        on_verified: Callable[[Blob], None],
+        *,
+        limit_s: float = 3600,
+        on_bytes: Callable[[int], None] = lambda _: None,
+        on_verified: Callable[[Blob], None] = lambda _: None,
     ) -> None:
         self._head, self._limit_s = head, limit_s
         self._on_bytes, self._on_verified = on_bytes, on_verified
@@ -59,8 +66,9 @@ class Fetch:
         self._stopped = False
 
     def run(self, streams: int) -> None:
+        """Raises MirrorError, and what a callback raises; then no partial file is left."""
         with ThreadPoolExecutor(streams, thread_name_prefix="mirror") as pool:
-            running = [pool.submit(self._stream) for _ in range(streams)]
+            running = [pool.submit(self._stream) for _ in range(min(streams, len(self._left)))]
             try:
                 done, _ = wait(running, return_when=FIRST_EXCEPTION)
                 for stream in done:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
 from mirror.wire import Refused, Wire, WireError, introduce
@@ -22,22 +21,52 @@ class Lost(MirrorError):
     """An admitted connection broke; a new one may work."""
 
 
-@dataclass(frozen=True)
 class Head:
-    """Where the source listens, and what admits this node."""
+    """One node's connection to the source; a context manager that closes it. Every method may raise MirrorError."""
 
-    fabric_ip: str
-    port: int
-    token: str = field(repr=False)
-    own_fabric_ip: str
+    def __init__(self, fabric_ip: str, port: int, token: str, *, own_fabric_ip: str, limit_s: float = 30) -> None:
+        """Connects, trying for `limit_s` while the fabric has no route to the head."""
+        self.fabric_ip, self.port, self.own_fabric_ip = fabric_ip, port, own_fabric_ip
+        self._token = token
+        self._wire = self.connect(limit_s)
+
+    def __enter__(self) -> Head:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._wire.close()
+
+    def document(self, limit_s: float) -> Any:
+        """The manifest, as soon as the head announces it within `limit_s`."""
+        until = time.monotonic() + limit_s
+        while "document" not in (answer := self._ask({"ask": "document"})):
+            if time.monotonic() > until:
+                raise MirrorError(
+                    f"the head at {self.fabric_ip} announced no files within {limit_s:.0f} s: "
+                    f"look at its own progress, then {AGAIN}"
+                )
+        return answer["document"]
+
+    def finished(self) -> None:
+        """Tell the source that this node has everything."""
+        self._ask({"ask": "finished"})
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer, over a new connection if this one was lost in the hours that it was idle."""
+        try:
+            return self.ask(self._wire, request)
+        except Lost:
+            self._wire.close()
+            self._wire = self.connect(SILENCE_S)
+            return self.ask(self._wire, request)
 
     def connect(self, limit_s: float) -> Wire:
-        """A connection on which both ends have proven that they know the token. Raises MirrorError."""
+        """A further connection, on which both ends have proven that they know the token."""
         connection = self._reach(time.monotonic() + limit_s)
         try:
             wire = Wire(connection, gone_after_s=SILENCE_S)
             wire.limit_silence(SILENCE_S)
-            introduce(wire, self.token)
+            introduce(wire, self._token)
         except WireError as error:
             connection.close()
             if isinstance(error, Refused):

@@ -8,7 +8,8 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from mirror.copy import Blob, Copy, connect
+from mirror.fetch import Blob, Fetch
+from mirror.head import Head
 from mirror.source import Source
 from mirror.wire import Wire, admit
 
@@ -37,8 +38,8 @@ class Pair:
     def offer(self, name: str) -> None:
         self.source.offer(name, self.head / name)
 
-    def connect(self) -> Copy:
-        return connect(HEAD, self.source.port, TOKEN, own_fabric_ip=NODE, limit_s=1)
+    def connect(self) -> Head:
+        return Head(HEAD, self.source.port, TOKEN, own_fabric_ip=NODE, limit_s=1)
 
     def fetch(
         self,
@@ -51,14 +52,10 @@ class Pair:
             self.counted.append(size)
             on_bytes(size)
 
-        with self.connect() as copy:
-            copy.fetch(
-                blobs,
-                streams=streams,
-                limit_s=limit_s,
-                on_bytes=count,
-                on_verified=lambda blob: self.verified.append(blob.name),
-            )
+        with self.connect() as head:
+            Fetch(
+                head, blobs, limit_s=limit_s, on_bytes=count, on_verified=lambda blob: self.verified.append(blob.name)
+            ).run(streams)
 
     def cut(self) -> None:
         """Every connection breaks, as when the cable was out for a moment; the head keeps running."""

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from mirror import fetch, head
-from mirror.copy import Blob, MirrorError, connect
+from mirror.fetch import Blob
+from mirror.head import Head, MirrorError
 from tests.unit.node.mirror.mirrors import HEAD, NODE, TOKEN, Grudging, Pair, silent_head
 
 
@@ -83,8 +84,8 @@ def test_those_who_wait_hear_at_once_that_the_head_failed(pair: Pair, monkeypatc
     monkeypatch.setattr("mirror.source.HEARTBEAT_S", 60)
     timer = threading.Timer(0.05, pair.source.fail, ["the disk is full"])
     timer.start()
-    with pair.connect() as copy, pytest.raises(MirrorError, match="cannot continue: the disk is full"):
-        copy.document(limit_s=5)
+    with pair.connect() as connected, pytest.raises(MirrorError, match="cannot continue: the disk is full"):
+        connected.document(limit_s=5)
     timer.join()
 
 
@@ -107,7 +108,7 @@ def test_a_head_that_ends_in_the_middle_of_a_blob_leaves_nothing_behind(pair: Pa
 def test_a_head_that_is_not_there_is_named_at_once(pair: Pair):
     pair.source.close()
     with pytest.raises(MirrorError, match=f"{HEAD} port {pair.source.port} broke off: Connection refused: is the head"):
-        connect(HEAD, pair.source.port, TOKEN, own_fabric_ip=NODE, limit_s=60)
+        Head(HEAD, pair.source.port, TOKEN, own_fabric_ip=NODE, limit_s=60)
 
 
 def test_a_file_that_becomes_shorter_on_the_head_is_not_taken(pair: Pair):
@@ -142,11 +143,11 @@ def test_a_stream_that_breaks_off_again_and_again_gives_up(pair: Pair):
 
 def test_a_connection_that_was_forgotten_in_the_hours_of_the_copy_is_no_reason_to_fail(pair: Pair):
     pair.source.announce({"files": []})
-    with pair.connect() as copy:
+    with pair.connect() as connected:
         pair.cut()
-        assert copy.document(limit_s=5) == {"files": []}
+        assert connected.document(limit_s=5) == {"files": []}
         pair.cut()
-        copy.finished()
+        connected.finished()
     assert pair.source.finished() == {NODE}
 
 
@@ -154,10 +155,10 @@ def test_a_head_that_lost_its_power_is_noticed(pair: Pair, monkeypatch: pytest.M
     """No byte and no end of the connection: only silence tells."""
     monkeypatch.setattr(head, "SILENCE_S", 0.1)
     monkeypatch.setattr(fetch, "SILENCE_S", 0.1)
-    with silent_head() as port, connect(HEAD, port, TOKEN, own_fabric_ip=NODE) as copy:
+    with silent_head() as port, Head(HEAD, port, TOKEN, own_fabric_ip=NODE) as connected:
         blob = Blob("0" * 64, 10, pair.node / "blob")
         with pytest.raises(MirrorError, match="broke off: it was silent for too long: is the head up, and the cable"):
-            copy.fetch([blob], streams=1)
+            fetch.Fetch(connected, [blob]).run(1)
     assert pair.copied() == {}
 
 

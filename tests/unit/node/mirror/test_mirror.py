@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirror import fetch, head, source
-from mirror.copy import Blob, MirrorError, connect
+from mirror.fetch import Blob
+from mirror.head import Head, MirrorError
 from mirror.source import Source
 from mirror.wire import Wire, WireError, introduce
 from tests.unit.node.mirror.mirrors import FOREIGN, HEAD, NODE, TOKEN, Pair
@@ -102,14 +103,17 @@ def test_the_manifest_is_waited_for(pair: Pair):
     document = {"files": {"config.json": "ab" * 20}, "bytes": 155 << 30}
     timer = threading.Timer(0.1, pair.source.announce, [document])
     timer.start()
-    with pair.connect() as copy:
-        assert copy.document(limit_s=5) == document
+    with pair.connect() as connected:
+        assert connected.document(limit_s=5) == document
     timer.join()
 
 
 def test_a_manifest_that_does_not_come_is_named(pair: Pair):
-    with pair.connect() as copy, pytest.raises(MirrorError, match="announced no files within 0 s: look at its own"):
-        copy.document(limit_s=0.05)
+    with (
+        pair.connect() as connected,
+        pytest.raises(MirrorError, match="announced no files within 0 s: look at its own"),
+    ):
+        connected.document(limit_s=0.05)
 
 
 def test_a_manifest_that_cannot_be_sent_fails_on_the_head(pair: Pair):
@@ -121,8 +125,8 @@ def test_the_head_learns_who_has_everything_and_since_when_nobody_is_there(pair:
     assert pair.source.finished() == set()
     time.sleep(0.02)
     assert pair.source.quiet_s() > 0.01
-    with pair.connect() as copy:
-        copy.finished()
+    with pair.connect() as connected:
+        connected.finished()
         assert pair.source.finished() == {NODE}
         assert pair.source.quiet_s() == 0
     until = time.monotonic() + 2
@@ -150,7 +154,7 @@ def test_a_copy_that_was_interrupted_leaves_nothing_and_may_start_again(pair: Pa
 
 def test_a_node_with_another_token_is_refused(pair: Pair):
     with pytest.raises(MirrorError, match="and this node belong to different runs: it refused this node's token"):
-        connect(HEAD, pair.source.port, "of yesterday", own_fabric_ip=NODE, limit_s=1)
+        Head(HEAD, pair.source.port, "of yesterday", own_fabric_ip=NODE, limit_s=1)
 
 
 def test_an_address_that_is_no_peers_gets_not_one_byte(pair: Pair):
@@ -158,7 +162,7 @@ def test_an_address_that_is_no_peers_gets_not_one_byte(pair: Pair):
     with raw(pair.source.port, FOREIGN) as connection:
         assert connection.recv(1) == b""
     with pytest.raises(MirrorError, match=f"is {FOREIGN} this node's fabric_ip in the stack file"):
-        connect(HEAD, pair.source.port, TOKEN, own_fabric_ip=FOREIGN, limit_s=1)
+        Head(HEAD, pair.source.port, TOKEN, own_fabric_ip=FOREIGN, limit_s=1)
 
 
 def test_a_peer_that_proves_nothing_keeps_nobody_waiting(pair: Pair):
@@ -203,5 +207,5 @@ def test_an_address_that_is_not_the_nodes_is_tried_for_a_while_and_named(pair: P
     """After a boot the fabric may come up later than the job."""
     began = time.monotonic()
     with pytest.raises(MirrorError, match=r"broke off: .*assign requested address"):
-        connect(HEAD, pair.source.port, TOKEN, own_fabric_ip="192.0.2.1", limit_s=0.1)
+        Head(HEAD, pair.source.port, TOKEN, own_fabric_ip="192.0.2.1", limit_s=0.1)
     assert time.monotonic() - began >= 0.1
