@@ -23,8 +23,13 @@ class PinnedRevision(TypedDict):
     """The prompt encoder inside the snapshot."""
 
 
+def folder_name(repo: str) -> str:
+    """A model's folder in a hub cache."""
+    return f"models--{repo.replace('/', '--')}"
+
+
 def snapshot_of(hub: Path, repo: str, revision: str) -> Path:
-    return hub / f"models--{repo.replace('/', '--')}" / "snapshots" / revision
+    return hub / folder_name(repo) / "snapshots" / revision
 
 
 def gaps(snapshot: Path, shards: int, *others: str) -> list[str]:

@@ -19,11 +19,11 @@ import sys
 from pathlib import Path
 from typing import Literal, NamedTuple, TypedDict
 
+from hub.files import folder_name
 from hub.lock import locked
 from hub.manifest import DAMAGED, HASH, INCOMPLETE, PART
 from hub.tree import (
     Hub,
-    folder_name,
     folders_in,
     held,
     leaves,

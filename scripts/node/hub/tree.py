@@ -27,10 +27,6 @@ class Hub(NamedTuple):
     """Name and command (with its environment, so never print it) of each running container that may read the cache."""
 
 
-def folder_name(repo: str) -> str:
-    return f"models--{repo.replace('/', '--')}"
-
-
 def read_hub(path: str) -> Hub:
     """Raises OSError if a part cannot be read, SystemExit if dockerd does not answer."""
     try:

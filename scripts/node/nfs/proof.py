@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from host.console import say, utc_now
-from hub.files import PinnedRevision
+from hub.files import PinnedRevision, folder_name
 from loader import payload
 from nfs import read_shards
 from nfs.read_shards import ReadInputs, ReadResult
@@ -165,7 +165,7 @@ def prove(device: str, inputs: ProofInputs, limit_s: float) -> Proof:
         first, *others = result["faults"]
         more = f" (and {len(others)} more)" if others else ""
         if "permission denied" in first.lower():
-            model = f"{device.lstrip(':')}/models--{inputs['repo'].replace('/', '--')}"
+            model = f"{device.lstrip(':')}/{folder_name(inputs['repo'])}"
             raise Unproven(f"{first}{more}: closed to others on the head: run `chmod -R o+rX {model}` there")
         raise Unproven(with_cause(first + more))
     return {"device": device, "shards": result["shards"], "bytes": result["bytes"], "verified_at": utc_now()}
