@@ -60,7 +60,7 @@ class NodeSettings(Settings):
     @field_validator("fabric_ip")
     @classmethod
     def is_a_host_address(cls, value: IPv4Address) -> IPv4Address:
-        if value.is_loopback or value.is_multicast or value.is_unspecified:
+        if value.is_loopback or value.is_multicast or value.is_unspecified or value.is_reserved:
             raise ValueError(f"{value} is not an address of a QSFP link: give the IPv4 of this node's fabric netdev")
         return value
 

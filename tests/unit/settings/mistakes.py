@@ -69,6 +69,12 @@ SINGLE_MISTAKES: list[tuple[Mapping[str, Any], str]] = [
         node(1, fabric_ip="127.0.0.1"),
         "nodes/1/fabric_ip: 127.0.0.1 is not an address of a QSFP link: give the IPv4 of this node's fabric netdev",
     ),
+    # the NFS export names each worker's address, and this one is everybody's
+    (
+        node(1, fabric_ip="255.255.255.255"),
+        "nodes/1/fabric_ip: 255.255.255.255 is not an address of a QSFP link: "
+        "give the IPv4 of this node's fabric netdev",
+    ),
     (
         node(1, ssh="ops@worker:99999"),
         "nodes/1/ssh: 'ops@worker:99999' is not an SSH target: "
