@@ -62,13 +62,13 @@ Event = tuple[Watched, str | None]
 
 def follow(rank: Watched, events: "queue.Queue[Event]") -> subprocess.Popen[str]:
     """Stream a rank's log into `events`; None marks the stream's end."""
-    # the loop ends with the stream: grep fails when its output is closed
-    line = (
-        "{ while sleep 15 && grep MemAvailable /proc/meminfo; do :; done & } ; "
-        f"{command_line(['docker', 'logs', '--follow', rank.container])} 2>&1; kill $!"
+    # the loop ends with the stream: grep fails when its output is closed; sshd gives each command a process group
+    script = (
+        "while sleep 15 && grep MemAvailable /proc/meminfo; do :; done & "
+        f"{command_line(['docker', 'logs', '--follow', rank.container])} 2>&1; kill 0"
     )
     stream = subprocess.Popen(
-        rank.ssh(line),
+        rank.ssh(command_line(["sh", "-c", script])),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

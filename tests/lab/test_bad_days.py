@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.pair import Stack, ask, identities, lab, on, words_of
+from tests.lab.pair import Stack, ask, identities, lab, on, place, words_of
 
 SOON_S = 45
 """The most seconds from the end of a rank to the end of `up`, on emulated machines."""
@@ -58,9 +58,16 @@ def test_the_next_up_recovers_by_itself(pair: Stack) -> None:
 
 
 def test_a_rank_removed_by_hand_brings_both_back(pair: Stack) -> None:
+    """Here on a node whose user logs in to fish, by way of an alias that starts tmux for people."""
+    people = place().root / "people_config"
+    people.write_text(f"{place().ssh_config.read_text()}\nHost *\n  RemoteCommand tmux new -A\n  RequestTTY force\n")
     before = identities()
-    on("worker", "docker rm -f spark-dev-rank1")
-    assert "worker has no rank" in words_of(pair.up().text)
+    on("worker", "docker rm -f spark-dev-rank1; usermod --shell /usr/bin/fish spark", root=True)
+    try:
+        done = pair.up(lambda cluster: cluster.update(ssh_config=f".lab/{people.name}"))
+    finally:
+        on("worker", "usermod --shell /bin/bash spark", root=True)
+    assert "worker has no rank" in words_of(done.text)
     after = identities()
     assert not set(before) & set(after), "both ranks are new"
     assert "4183" in ask()

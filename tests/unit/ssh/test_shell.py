@@ -1,13 +1,14 @@
 """What a POSIX shell makes of the lines we build: exactly our arguments, whatever they contain."""
 
 import json
+import re
 import subprocess
 
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from components.ssh.shell import command_line, python_line
+from components.ssh.shell import command_line, json_argument, python_line
 
 AWKWARD = ['{"image":8}', "a b", "", "$HOME", "`id`", "it's", '"', "\\", "*", "-n", ";", "\n", "\u00e9", "~"]
 WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=10)
@@ -36,6 +37,15 @@ def test_a_script_gets_its_inputs_as_one_json_argument():
     inputs = {"hf_cache": "~/it's here", "hca": None, "ports": [8888]}
     line = python_line(inputs, 60, note="boot 1; rm -rf /")
     assert json.loads(ran(line, input="import sys; print(sys.argv[1])")) == inputs
+
+
+@examples(max_examples=15)
+@given(st.dictionaries(st.text("a'!\\\"\n$`", max_size=5), WORDS, max_size=3))
+def test_the_inputs_need_no_quoting_of_any_shell(inputs: dict[str, str]):
+    """fish and tcsh have ways of their own with a backslash, a single quote and an exclamation mark."""
+    argument = json_argument(inputs)
+    assert json.loads(argument) == inputs
+    assert not re.search(r"['!]|\\[^u]", argument)
 
 
 def test_a_script_is_ended_at_its_limit_and_killed_after_it():
