@@ -8,7 +8,7 @@ from components.settings.base import Refusal
 from components.settings.cluster import ClusterSettings
 from components.ssh.node_script import run_script
 from components.ssh.target import Resolved, SshError, Target
-from facts.document import FactsInputs, PatchInputs
+from facts.document import BEGIN, FactsInputs, PatchInputs
 
 LIMIT_S = 60
 
@@ -60,7 +60,13 @@ def gather(
     def one(rank: int) -> NodeFacts | str:
         role = settings.role(rank)
         try:
-            return parse(read(*targets[rank], inputs_of(settings, rank, stack)))
+            text = read(*targets[rank], inputs_of(settings, rank, stack))
+            if (printed := text.partition(BEGIN)[0].strip()) and BEGIN in text:
+                return (
+                    f"{role}: reading facts: the login shell prints {printed.splitlines()[0]!r} before a command's own "
+                    "output, which breaks Docker over SSH too: let its start file print on a terminal alone"
+                )
+            return parse(text)
         except SshError as error:
             return f"{role}: reading facts: {error}"
         except ValueError as error:

@@ -158,6 +158,12 @@ def test_every_node_that_cannot_be_read_has_a_line_and_the_way_to_preview_withou
     ]
 
 
+def test_a_login_shell_that_prints_is_named_before_it_breaks_the_steps():
+    texts = [printed(item) for item in healthy()]
+    with pytest.raises(FactsError, match=r"worker: reading facts: the login shell prints 'Welcome!' before"):
+        gather(cluster(), TARGETS, "dev", reader(spark_a=texts[0], spark_b=f"Welcome!\n\n{texts[1]}"))
+
+
 def test_one_node_that_cannot_be_read_is_enough_to_stop():
     with pytest.raises(FactsError) as caught:
         gather(cluster(), TARGETS, "dev", reader(spark_a=printed(document(1, 3)), spark_b=SshError("off")))
