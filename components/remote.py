@@ -8,7 +8,7 @@ import pulumi_command as command
 
 from components.ssh.node_script import environment_payload
 from components.ssh.shell import python_line
-from components.ssh.target import Resolved, SshError, Target, host_key, key_file, resolve
+from components.ssh.target import Resolved, SshError, Target, agent_socket, host_key, key_file, resolve
 from loader import payload
 
 
@@ -20,6 +20,7 @@ class Hop(TypedDict):
     user: str
     host_key: str
     private_key: pulumi.Output[str] | None
+    agent_socket_path: str | None
     dial_error_limit: int
     per_dial_timeout: int
 
@@ -33,6 +34,7 @@ def hop(resolved: Resolved) -> Hop:
         "user": resolved.user,
         "host_key": host_key(resolved),
         "private_key": pulumi.Output.secret(key.read_text()) if key else None,
+        "agent_socket_path": None if key else agent_socket(resolved),
         # one attempt: a wrong key or a node that is off must not cost ten time-outs
         "dial_error_limit": 1,
         "per_dial_timeout": 20,
@@ -47,6 +49,11 @@ def connection(target: Target, resolved: Resolved | None) -> command.remote.Conn
     """
     if resolved is None:
         return command.remote.ConnectionArgs(host=target.host, port=target.port, user=target.user)
+    if resolved.proxy_command:
+        raise SshError(
+            f"ProxyCommand of {target.host}: the command provider connects by itself and cannot run "
+            f"{resolved.proxy_command!r}: use ProxyJump with one host, or an address that this machine reaches"
+        )
     jump = resolved.proxy_jump
     return command.remote.ConnectionArgs(**hop(resolved), proxy=proxy(target, jump) if jump else None)
 

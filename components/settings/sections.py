@@ -47,7 +47,8 @@ class NodeSettings(Settings):
         match = SSH_TARGET.fullmatch(value.removeprefix("ssh://"))
         if not match or (match["port"] and not 0 < int(match["port"]) < 65536):
             raise ValueError(
-                f"{value!r} is not an SSH target: write user@host, user@host:port or an alias of your SSH config"
+                f"{value!r} is not an SSH target: write user@host, user@host:port or an alias of your SSH config "
+                "(for a user with @ or an address with a zone, an alias with User and HostName)"
             )
         return value.removeprefix("ssh://")
 

@@ -18,6 +18,22 @@ def environment_payload(name: str, variables: Mapping[str, str]) -> str:
     return f"import os\nos.environ.update({dict(variables)!r})\n{payload(name)}"
 
 
+WAYS_OUT = {
+    "REMOTE HOST IDENTIFICATION HAS CHANGED": "if the node was installed anew, remove its old key with ssh-keygen -R "
+    "and connect once by hand; if not, another machine answers",
+    "Host key verification failed": "connect once with `ssh` by hand and compare the fingerprint",
+    "Permission denied": "load the key with ssh-add, or put it into the node's ~/.ssh/authorized_keys",
+    "Could not resolve hostname": "correct the node's ssh in the stack file, or its HostName in the SSH config",
+    "Connection refused": "start sshd on the node, or correct the port",
+}
+
+
+def way_out(stderr: str) -> str:
+    """What a person can do about a connection that failed, by ssh's own messages."""
+    otherwise = "switch the node on, check its management network's cable, or try `ssh` by hand"
+    return next((way for message, way in WAYS_OUT.items() if message in stderr), otherwise)
+
+
 def run_script(target: Target, resolved: Resolved, name: str, inputs: Mapping[str, object], *, timeout_s: int) -> str:
     """Run a script on a node now and return its stdout.
 
@@ -35,10 +51,7 @@ def run_script(target: Target, resolved: Resolved, name: str, inputs: Mapping[st
     if done.returncode == SSH_FAILED:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         where = f"{target.host} ({resolved.user}@{resolved.host} port {resolved.port})"
-        raise SshError(
-            f"SSH to {where} failed before {name}: {reason}: "
-            "switch the node on, check its management network's cable, or try `ssh` by hand"
-        )
+        raise SshError(f"SSH to {where} failed before {name}: {reason}: {way_out(done.stderr)}")
     if done.returncode == TIMED_OUT:
         raise SshError(f"{name} on {target.host} was ended after {timeout_s} s: check whether the node is overloaded")
     if done.returncode:

@@ -6,15 +6,19 @@ components/remote.py fills its connection from what `ssh -G` prints.
 
 import os
 import subprocess
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from components.settings.cluster import ClusterSettings
 from components.settings.engine_settings import in_url
 from components.settings.sections import SSH_TARGET
+from components.ssh.shell import command_line
 
 CONNECT_TIMEOUT_S = 8
 """Limit of TCP connect and banner together, so that a powered-off node is named within 15 s."""
+TOOL_S = 10
+"""Limit of a program of OpenSSH that connects to nothing."""
 
 
 class SshError(Exception):
@@ -39,10 +43,12 @@ class Target:
 
     @property
     def options(self) -> list[str]:
-        """Options of every connection: no prompt, no unlimited wait, no unknown host key."""
+        """Options of every connection: no prompt, no unlimited wait, no unknown host key, only our command."""
         config = ["-F", str(self.config)] if self.config else []
         options = ["BatchMode=yes", "StrictHostKeyChecking=yes", f"ConnectTimeout={CONNECT_TIMEOUT_S}"]
         options += ["ServerAliveInterval=5", "ServerAliveCountMax=3"]
+        # what a configuration for people has: a terminal with tmux, a local command, forwarded ports
+        options += ["RemoteCommand=none", "RequestTTY=no", "PermitLocalCommand=no", "ClearAllForwardings=yes"]
         return [*config, *with_flag(options)]
 
     @property
@@ -78,6 +84,7 @@ class Resolved:
     known_hosts_files: list[Path]
     host_key_alias: str | None = None
     proxy_jump: str | None = None
+    proxy_command: str | None = None
     multiplexed: bool = False
     identity_agent: str | None = None
 
@@ -92,12 +99,25 @@ def ssh_argv(target: Target, line: str, *, multiplexed: bool) -> list[str]:
     return ["ssh", *target.options, *([] if multiplexed else target.multiplexing), "-T", *target.destination, line]
 
 
+def run_tool(argv: list[str], env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Ask a program of OpenSSH on the control host. Raises SshError when it is missing or hangs."""
+    try:
+        return subprocess.run(
+            argv, capture_output=True, text=True, errors="replace", timeout=TOOL_S, check=False, env=env
+        )
+    except FileNotFoundError:
+        raise SshError(f"there is no {argv[0]} on PATH: install OpenSSH's client") from None
+    except subprocess.TimeoutExpired:
+        hangs = (
+            "the SSH agent does not answer" if argv[0] == "ssh-add" else "a Match exec of the configuration may hang"
+        )
+        raise SshError(f"{command_line(argv)} gave no answer within {TOOL_S} s: {hangs}: try it by hand") from None
+
+
 def resolve(target: Target) -> Resolved:
     """The ssh program's settings for a target, without connecting. Raises SshError for a broken configuration."""
     config = ["-F", str(target.config)] if target.config else []
-    done = subprocess.run(
-        ["ssh", *config, "-G", *target.destination], capture_output=True, text=True, timeout=10, check=False
-    )
+    done = run_tool(["ssh", *config, "-G", *target.destination])
     if done.returncode:
         raise SshError(f"ssh -G {target.host} failed: {done.stderr.strip()}: correct the SSH configuration")
     return parse_settings(done.stdout)
@@ -119,18 +139,22 @@ def parse_settings(text: str) -> Resolved:
         value = values.get(keyword, ["none"])[-1]
         return None if value in ("none", "") else value
 
-    def files(*keywords: str) -> list[Path]:
-        paths = [path for keyword in keywords for value in values.get(keyword, []) for path in value.split()]
-        return [Path(os.path.expanduser(path)) for path in paths if path != "none"]
+    def paths(texts: Iterable[str]) -> list[Path]:
+        return [Path(os.path.expanduser(text)) for text in texts if text != "none"]
+
+    def words(keyword: str) -> list[str]:
+        return [word for value in values.get(keyword, []) for word in value.split()]
 
     return Resolved(
         host=values["hostname"][-1],
         user=values["user"][-1],
         port=int(values["port"][-1]),
-        identity_files=files("identityfile"),
-        known_hosts_files=files("userknownhostsfile", "globalknownhostsfile"),
+        # one path a line, without quotes, so a blank belongs to it; the others are several on one line
+        identity_files=paths(values.get("identityfile", [])),
+        known_hosts_files=paths(words("userknownhostsfile") + words("globalknownhostsfile")),
         host_key_alias=one("hostkeyalias"),
         proxy_jump=one("proxyjump"),
+        proxy_command=one("proxycommand"),
         multiplexed=one("controlpath") is not None
         and values.get("controlmaster", ["false"])[-1] not in ("no", "false"),
         identity_agent=one("identityagent"),
@@ -148,9 +172,7 @@ def host_key(resolved: Resolved) -> str:
     keys: list[str] = []
     for file in resolved.known_hosts_files:
         if file.is_file():
-            done = subprocess.run(
-                ["ssh-keygen", "-F", name, "-f", str(file)], capture_output=True, text=True, timeout=10, check=False
-            )
+            done = run_tool(["ssh-keygen", "-F", name, "-f", str(file)])
             # "names type key [comment]"; a line that starts with @ revokes or names a CA
             lines = [line.split() for line in done.stdout.splitlines() if line and not line.startswith(("#", "@"))]
             keys += [f"{parts[1]} {parts[2]}" for parts in lines if len(parts) >= 3]
@@ -164,22 +186,28 @@ def host_key(resolved: Resolved) -> str:
     return keys[0]
 
 
+def agent_socket(resolved: Resolved) -> str | None:
+    """The agent that the configuration names; None for the one of SSH_AUTH_SOCK."""
+    named = resolved.identity_agent
+    if named is None or named == "SSH_AUTH_SOCK":
+        return None
+    return os.environ.get(named[1:]) if named.startswith("$") else os.path.expanduser(named)
+
+
 def agent_keys(resolved: Resolved) -> list[str]:
     """Public keys (`type base64`) that the SSH agent holds; empty without an agent that answers."""
     environment = dict(os.environ)
-    if resolved.identity_agent and resolved.identity_agent != "SSH_AUTH_SOCK":
-        environment["SSH_AUTH_SOCK"] = os.path.expanduser(resolved.identity_agent)
+    if socket := agent_socket(resolved):
+        environment["SSH_AUTH_SOCK"] = socket
     if not environment.get("SSH_AUTH_SOCK"):
         return []
-    listed = subprocess.run(["ssh-add", "-L"], capture_output=True, text=True, timeout=10, check=False, env=environment)
+    listed = run_tool(["ssh-add", "-L"], environment)
     return [" ".join(line.split()[:2]) for line in listed.stdout.splitlines()] if listed.returncode == 0 else []
 
 
 def public_key(private: Path) -> str | None:
     """`type base64` of a key file without a passphrase, else None."""
-    done = subprocess.run(
-        ["ssh-keygen", "-y", "-P", "", "-f", str(private)], capture_output=True, text=True, timeout=10, check=False
-    )
+    done = run_tool(["ssh-keygen", "-y", "-P", "", "-f", str(private)])
     return " ".join(done.stdout.split()[:2]) if done.returncode == 0 else None
 
 

@@ -128,6 +128,20 @@ def test_a_jump_host_is_checked_and_reached_like_a_node(run_program: Runner, mon
         }
 
 
+def test_the_agent_of_the_ssh_configuration_is_handed_over(run_program: Runner, monkeypatch: pytest.MonkeyPatch):
+    agent = {"identity_agent": "/run/keys"}
+    monkeypatch.setattr(
+        program, "resolve_nodes", lambda cluster: [resolved(each, **agent) for each in targets_of(cluster)]
+    )
+    assert {item.inputs["connection"]["agentSocketPath"] for item in commands(run_program("dev"))} == {"/run/keys"}
+
+
+def test_a_proxy_command_is_refused_with_the_reason():
+    """The command provider connects by itself: it would dial the node directly."""
+    with pytest.raises(SshError, match=r"ProxyCommand of x: .* cannot run 'nc %h': use ProxyJump with one host"):
+        remote.connection(Target("x"), Resolved("x", "ops", 22, [], [], proxy_command="nc %h"))
+
+
 def test_a_chain_of_jump_hosts_is_refused_with_the_reason():
     """The command provider goes through one host only."""
     with pytest.raises(SshError, match=r"ProxyJump a,b of x is a chain"):

@@ -30,6 +30,7 @@ _HOP: Types = {
     "port": int,
     "user": str,
     "privateKey": str,
+    "agentSocketPath": str,
     "hostKey": str,
     "dialErrorLimit": int,
     "perDialTimeout": int,

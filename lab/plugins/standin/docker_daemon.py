@@ -73,7 +73,8 @@ class Tunnel:
             raise DaemonError(f"{self.host} is not ssh://[user@]host[:port][/path of the daemon's socket]")
         target = url.path if url.path not in ("", "/") else "/var/run/docker.sock"
         argv = ["ssh", "-T", "-o", "ControlMaster=no", "-o", "ControlPath=none", "-o", "ExitOnForwardFailure=yes"]
-        argv += ["-L", f"{socket}:{target}"]
+        # Docker's own client speaks through `docker system dial-stdio`; of the two same options ssh takes the first
+        argv += ["-o", "ClearAllForwardings=no", "-L", f"{socket}:{target}"]
         argv += ["-l", url.username] if url.username else []
         argv += ["-p", str(url.port)] if url.port else []
         argv += self.options

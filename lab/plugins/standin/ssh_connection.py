@@ -68,6 +68,8 @@ def options(connection: Mapping[str, Plain], key_file: str, known_hosts_file: st
         settings["IdentitiesOnly"] = "yes"
     else:
         settings["IdentityFile"] = "none"
+    if connection.get("agentSocketPath"):
+        settings["IdentityAgent"] = connection["agentSocketPath"]
     for name, value in settings.items():
         argv += ["-o", f"{name}={value}"]
     return argv

@@ -78,12 +78,14 @@ SINGLE_MISTAKES: list[tuple[Mapping[str, Any], str]] = [
     (
         node(1, ssh="ops@worker:99999"),
         "nodes/1/ssh: 'ops@worker:99999' is not an SSH target: "
-        "write user@host, user@host:port or an alias of your SSH config",
+        "write user@host, user@host:port or an alias of your SSH config "
+        "(for a user with @ or an address with a zone, an alias with User and HostName)",
     ),
     (
         node(1, ssh="-oProxyCommand=touch x"),
         "nodes/1/ssh: '-oProxyCommand=touch x' is not an SSH target: "
-        "write user@host, user@host:port or an alias of your SSH config",
+        "write user@host, user@host:port or an alias of your SSH config "
+        "(for a user with @ or an address with a zone, an alias with User and HostName)",
     ),
     (
         node(1, hf_cache="/raid/../etc"),

@@ -114,6 +114,17 @@ def test_a_script_that_ran_hands_back_its_stdout(recorder: Recorder):
             "SSH to lab-head (ops@203.0.113.7 port 22) failed before gid.lookup: connect to host 203.0.113.7 port 22: "
             "No route to host: switch the node on, check its management network's cable, or try `ssh` by hand",
         ),
+        (
+            "echo '@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @' >&2; echo 'Host key verification failed.' >&2;"
+            " exit 255",
+            "SSH to lab-head (ops@203.0.113.7 port 22) failed before gid.lookup: Host key verification failed.: if the "
+            "node was installed anew, remove its old key with ssh-keygen -R and connect once by hand",
+        ),
+        (
+            "echo 'ops@203.0.113.7: Permission denied (publickey).' >&2; exit 255",
+            "SSH to lab-head (ops@203.0.113.7 port 22) failed before gid.lookup: ops@203.0.113.7: Permission denied "
+            "(publickey).: load the key with ssh-add",
+        ),
         ("exit 255", "SSH to lab-head (ops@203.0.113.7 port 22) failed before gid.lookup: no reason given: "),
         ("exit 124", "gid.lookup on lab-head was ended after 7 s: check whether the node is overloaded"),
         ("echo 'no table' >&2; exit 4", "gid.lookup on lab-head ended with exit code 4: no table"),

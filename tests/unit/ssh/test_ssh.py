@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from components.ssh import target
 from components.ssh.target import (
     Resolved,
     SshError,
@@ -55,6 +56,10 @@ def test_a_command_never_prompts_never_waits_without_a_limit_and_never_takes_an_
         *("-o", "ConnectTimeout=8"),
         *("-o", "ServerAliveInterval=5"),
         *("-o", "ServerAliveCountMax=3"),
+        *("-o", "RemoteCommand=none"),
+        *("-o", "RequestTTY=no"),
+        *("-o", "PermitLocalCommand=no"),
+        *("-o", "ClearAllForwardings=yes"),
         "-T",
         *("-l", "ops", "-p", "2222", "worker"),
         "true",
@@ -117,6 +122,49 @@ def test_a_broken_ssh_configuration_is_an_error_with_sshs_own_message(tmp_path: 
     text = str(caught.value)
     assert text.startswith("ssh -G spark-b failed: ") and text.endswith(": correct the SSH configuration")
     assert "bad configuration option: prot" in text.lower()
+
+
+def test_a_configuration_for_people_does_not_get_in_the_way(tmp_path: Path):
+    """What ssh itself makes of our options, where an alias starts tmux on a terminal and forwards ports."""
+    config = tmp_path / "ssh_config"
+    config.write_text(
+        "Host spark-b\n  RemoteCommand tmux new -A -s main\n  RequestTTY force\n  PermitLocalCommand yes\n"
+        "  LocalForward 8888 127.0.0.1:8888\n"
+    )
+    argv = ssh_argv(Target("spark-b", config=config), "true", multiplexed=True)
+    asked = subprocess.run([argv[0], "-G", *argv[1:]], capture_output=True, text=True, timeout=10, check=True)
+    settings = dict(line.split(" ", 1) for line in asked.stdout.splitlines())
+    assert (settings.get("remotecommand", "none"), settings["requesttty"]) == ("none", "false")
+    assert (settings["permitlocalcommand"], settings["clearallforwardings"]) == ("no", "yes")
+
+
+def test_a_key_whose_path_has_a_blank_is_one_key(tmp_path: Path):
+    config = tmp_path / "ssh_config"
+    config.write_text('Host spark-b\n  IdentityFile "/Users/ann/Application Support/NVIDIA/id"\n')
+    assert resolve(Target("spark-b", config=config)).identity_files == [
+        Path("/Users/ann/Application Support/NVIDIA/id")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("program", "does", "message"),
+    [
+        ("ssh", "sleep 9", r"ssh -G spark-b gave no answer within 1 s: a Match exec of the configuration may hang"),
+        ("ssh-add", "sleep 9", r"ssh-add -L gave no answer within 1 s: the SSH agent does not answer"),
+        ("ssh", None, r"there is no ssh on PATH: install OpenSSH's client"),
+    ],
+)
+def test_a_program_of_openssh_that_hangs_or_is_missing_is_an_error_with_a_way_out(
+    program: str, does: str | None, message: str, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(target, "TOOL_S", 1)
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/run/agent")
+    if does is None:
+        monkeypatch.setenv("PATH", "/nonexistent")
+    else:
+        recorder.answer(program, f"exec {does}")
+    with pytest.raises(SshError, match=message):
+        agent_keys(resolved()) if program == "ssh-add" else resolve(Target("spark-b"))
 
 
 def test_none_and_false_of_sshs_answer_are_nothing():
