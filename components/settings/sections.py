@@ -132,7 +132,7 @@ class CheckpointSettings(Settings):
     """Number of safetensors shards that the index must name."""
     size_gib: float = Field(gt=0)
     """Size of a full copy in GiB: what a node without a copy lacks, where no list of files says it exactly."""
-    endpoint: str = Field(default="https://huggingface.co", pattern=r"^https?://[^\s/]+$")
+    endpoint: str = Field(default="https://huggingface.co", pattern=r"^https?://[^\s/?#]+$")
     """Hub to download from, as the nodes reach it."""
     download_timeout_s: int = Field(default=12 * 3600, ge=60)
     """How long `up` follows one node's copy, in seconds. The job itself continues, and the next up follows it again."""
@@ -140,6 +140,16 @@ class CheckpointSettings(Settings):
     """How long each file's download waits for a hub that is out of reach, in seconds, before it gives up."""
     encoding_file: str = "encoding/encoding_dsv4.py"
     """File of the snapshot that replaces the image's own prompt encoder."""
+
+    @field_validator("endpoint")
+    @classmethod
+    def holds_no_secret(cls, value: str) -> str:
+        if "@" in value:
+            raise ValueError(
+                "has a user or a password in it, which everyone on a node could read: name the hub alone, and give its "
+                "token with pulumi config set --secret hf_token"
+            )
+        return value
 
     @field_validator("revision")
     @classmethod

@@ -88,6 +88,11 @@ SINGLE_MISTAKES: list[tuple[Mapping[str, Any], str]] = [
         "(for a user with @ or an address with a zone, an alias with User and HostName)",
     ),
     (
+        {"checkpoint": {"endpoint": "https://ann:hf_x@hub.example.net"}},
+        "checkpoint/endpoint: has a user or a password in it, which everyone on a node could read: name the hub alone, "
+        "and give its token with pulumi config set --secret hf_token",
+    ),
+    (
         node(1, hf_cache="/raid/../etc"),
         "nodes/1/hf_cache: '/raid/../etc' is not a path on the node: start it with / or ~/",
     ),
