@@ -60,7 +60,8 @@ def make(stack: str, hf_cache: str, *, new: bool) -> Folder:
         raise SystemExit(
             f"{folder} holds files and has no marker of stack {stack}, so it is not ours to use: move it away"
         )
-    for name, mode in (("cache", 0o755), ("tmp", 0o1777), ("secrets", 0o700)):
+    # closed to the node's other users, since a rank's /tmp is open to all in its container
+    for name, mode in (("", 0o700), ("cache", 0o755), ("tmp", 0o1777), ("secrets", 0o700)):
         path = folder / name
         path.mkdir(parents=True, exist_ok=True)
         if path.stat().st_uid == os.getuid():  # a rank, as root, may own its folder by now

@@ -42,6 +42,7 @@ def test_it_is_made_with_its_marker_and_says_where_it_and_the_hub_are(home: Path
 
 
 def test_nobody_but_its_owner_looks_into_the_secrets(ours: Path):
+    assert mode(ours) == "0o700"
     assert (mode(ours / "secrets"), mode(ours / "tmp"), mode(ours / "cache")) == ("0o700", "0o1777", "0o755")
 
 
