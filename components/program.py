@@ -13,7 +13,7 @@ from components.facts.generation import PATCHES, UNKNOWN, Generation, decide
 from components.facts.node_facts import NodeFacts
 from components.rank.spec import RankSpec, spec_hash
 from components.settings.base import PROJECT_DIR, SettingsError
-from components.settings.cluster import SECRETS, ClusterSettings, load
+from components.settings.cluster import SECRETS, ClusterSettings, load, secret_problems
 from components.ssh.target import Resolved, Target, resolve_nodes, targets_of
 
 
@@ -29,7 +29,7 @@ def load_settings() -> tuple[ClusterSettings, Secrets]:
     """The validated cluster and the stack's secrets. Raises SettingsError with every problem."""
     config = pulumi.Config()
     secrets = Secrets(**{name: config.get_secret(name) for name in SECRETS})
-    problems = unknown_keys(pulumi.get_project())
+    problems = unknown_keys(pulumi.get_project()) + secret_problems({name: config.get(name) for name in SECRETS})
     try:
         cluster = load(config.get_object("cluster"), has_api_key=secrets.api_key is not None, project_dir=PROJECT_DIR)
     except SettingsError as error:

@@ -4,6 +4,7 @@ Pure: no SSH, no network, no clock. What must be read from a node is a fact (com
 Secrets are never part of this tree: they are stack secrets of their own (SECRETS below).
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -29,6 +30,9 @@ from patches.files import PatchError
 PROFILES_DIR = Path(__file__).parent / "profiles"
 SECRETS = ("api_key", "hf_token")
 """Stack secrets (`pulumi config set --secret NAME`): the API key clients send, the hub token for the download."""
+USABLE_SECRET = re.compile(r"(?!-)[!-\[\]-~]+")
+"""vLLM takes a leading - for a flag and a key's backslash for an escape. An HTTP header cannot carry the other
+characters, and the HTTP client would print the whole header in its complaint."""
 
 
 class ReadinessSettings(Settings):
@@ -237,6 +241,16 @@ def repeats(detail: ErrorDetails, no_profile: bool, no_digest: bool) -> bool:
     top = detail["loc"][0] if detail["loc"] else ""
     filled = no_profile and detail["type"] == "missing" and top in ("image", "checkpoint", "engine")
     return filled or (no_profile and top == "profile") or (no_digest and top == "image")
+
+
+def secret_problems(secrets: Mapping[str, str | None]) -> list[str]:
+    """What is wrong with the stack's secrets, in words that hold nothing of them."""
+    return [
+        f"{name}: must be one word of printable ASCII without a backslash, and not start with -: set it again, without "
+        f"a blank or a line's end (pulumi config set --secret {name} ...)"
+        for name, value in secrets.items()
+        if value is not None and not USABLE_SECRET.fullmatch(value)
+    ]
 
 
 def open_api(settings: ClusterSettings, has_api_key: bool) -> list[str]:

@@ -40,6 +40,13 @@ def test_a_key_of_the_stack_that_nothing_reads_is_refused_beside_other_mistakes(
     assert API_KEY not in "".join(lines)
 
 
+def test_a_secret_that_a_header_cannot_carry_is_refused_at_preview_unseen(run_program: Runner):
+    """The HTTP client of the hub, or of the API, would print it in its complaint in the middle of an up."""
+    lines, _ = run_program.refused("dev", others={"hf_token": "hf_abc\n", "api_key": "back\\slash"})
+    assert [line.split(": must be one word")[0] for line in lines[1:]] == ["  api_key", "  hf_token"]
+    assert "hf_abc" not in "".join(lines) and "slash" not in "".join(lines).replace("backslash", "")
+
+
 def test_vision_exp_is_refused_before_anything_is_declared(run_program: Runner):
     def change(cluster: dict[str, Any]) -> None:
         cluster["profile"] = "vision-exp"
