@@ -1,5 +1,6 @@
 """The preflight's rules for one node: from the settings and its facts to findings. Pure."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,7 +32,14 @@ def docker_usable(view: NodeView) -> Iterator[Finding]:
     elif view.facts.containers is None:
         # without them a serving pair would look like none, and be replaced
         yield view.error("the containers could not be read, so what runs there is unknown: try again")
-    elif docker.api_version and tuple(map(int, docker.api_version.split("."))) < LEAST_DOCKER_API:
+    elif docker.elsewhere:
+        yield view.error(
+            f"{docker.elsewhere} sends the docker program to another daemon than /var/run/docker.sock, which these "
+            "facts describe: docker context use default, and take DOCKER_HOST and DOCKER_CONTEXT out of its shell"
+        )
+    elif not docker.cli:
+        yield view.error("the docker program is not on the PATH of an SSH session: install docker-cli, or extend PATH")
+    elif docker.api_version and tuple(map(int, re.findall(r"\d+", docker.api_version)[:2])) < LEAST_DOCKER_API:
         yield view.error(
             f"Docker speaks API {docker.api_version}, but ranks need 1.45 for their mounts: update Docker", "docker_api"
         )

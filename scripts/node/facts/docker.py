@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -64,7 +65,22 @@ def read_status(groups: list[str]) -> DockerFacts:
             detail += ": the session is in group docker, so look at the socket" if listed else _not_in_group()
         return DockerFacts(error.status, detail)
     server, root_dir, driver = version.get("Version"), info.get("DockerRootDir"), info.get("Driver")
-    return DockerFacts("ok", None, server, version.get("ApiVersion"), root_dir, driver)
+    api, cli = version.get("ApiVersion"), shutil.which("docker") is not None
+    return DockerFacts("ok", None, server, api, root_dir, driver, cli, elsewhere())
+
+
+def elsewhere() -> str | None:
+    """What sends docker's own program, but not us, to another daemon: its context, or a host that is no socket."""
+    if host := os.environ.get("DOCKER_HOST"):
+        return None if host.startswith("unix://") else f"DOCKER_HOST={host}"
+    folder = os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker")
+    try:
+        with open(f"{folder}/config.json", encoding="utf-8") as file:
+            chosen = json.load(file).get("currentContext")
+    except (OSError, ValueError, AttributeError):
+        chosen = None
+    context = os.environ.get("DOCKER_CONTEXT") or chosen
+    return None if context in (None, "", "default") else f"docker context {context}"
 
 
 def _not_in_group() -> str:

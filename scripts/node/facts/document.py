@@ -71,6 +71,10 @@ class DockerFacts:
     api_version: str | None = None
     root_dir: str | None = None
     storage_driver: str | None = None
+    cli: bool = True
+    """Whether the program `docker` is on the PATH of an SSH session."""
+    elsewhere: str | None = None
+    """What sends that program to another daemon than this one, if anything does."""
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,24 @@ def test_containers_that_could_not_be_read_stop_the_stack():
     assert texts(said, "warning") == ["worker: could not read containers: timed out"]
 
 
-@pytest.mark.parametrize(("version", "refused"), [("1.44", True), ("1.45", False), ("1.100", False)])
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            {"elsewhere": "docker context rootless"},
+            "worker: docker context rootless sends the docker program to another",
+        ),
+        ({"cli": False}, "worker: the docker program is not on the PATH of an SSH session"),
+    ],
+)
+def test_a_docker_program_that_our_steps_cannot_use_is_refused(change: dict[str, object], text: str):
+    [said] = texts(judge(lambda node: node["docker"].update(change)))
+    assert said.startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("version", "refused"), [("1.44", True), ("1.45", False), ("1.100", False), ("1.47-rc", False)]
+)
 def test_docker_must_know_the_mounts_that_ranks_use(version: str, refused: bool):
     said = texts(judge(lambda node: node["docker"].update(api_version=version)))
     assert said == (

@@ -18,6 +18,32 @@ def dockerd(tmp_path, monkeypatch):
         yield server
 
 
+# --- another daemon than the one that we read ---
+
+
+@pytest.mark.parametrize(
+    ("variables", "config", "elsewhere"),
+    [
+        ({}, None, None),
+        ({}, '{"currentContext": "default"}', None),
+        ({}, '{"currentContext": "rootless"}', "docker context rootless"),
+        ({"DOCKER_CONTEXT": "lab"}, None, "docker context lab"),
+        # as docker has it, a host wins over any context
+        ({"DOCKER_HOST": "unix:///run/d.sock"}, '{"currentContext": "rootless"}', None),
+        ({"DOCKER_HOST": "tcp://198.51.100.9:2375"}, None, "DOCKER_HOST=tcp://198.51.100.9:2375"),
+        ({}, "[not JSON", None),
+    ],
+)
+def test_what_sends_the_docker_program_elsewhere_is_told(tmp_path, monkeypatch, variables, config, elsewhere):
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    if config:
+        (tmp_path / "config.json").write_text(config)
+    assert docker.elsewhere() == elsewhere
+
+
 # --- Docker's three ways to be unusable ---
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -113,6 +114,8 @@ def test_docker_and_image_are_described(document, facts):
         "api_version": "1.47",
         "root_dir": str(facts[1]["root"]),
         "storage_driver": "overlay2",
+        "cli": shutil.which("docker") is not None,
+        "elsewhere": None,
     }
     variables = ["GLOO_SOCKET_IFNAME", "NCCL_DEBUG", "VLLM_HOST_IP"]
     assert document["image"] == {"present": True, "architecture": "arm64", "env": variables}
