@@ -48,6 +48,7 @@ def wait_ready(
     (folder / "worker.log").write_text(worker)
     recorder.answer("ssh", SSH.format(folder=folder, state=state))
     monkeypatch.setenv("SPARK_WAIT", json.dumps(WAIT))
+    monkeypatch.setattr(sys, "argv", ["wait_ready"])
     monkeypatch.setattr(sys, "path", [*sys.path])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(PROJECT_DIR / "scripts/wait_ready"), run_name="__main__")
