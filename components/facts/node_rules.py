@@ -57,9 +57,9 @@ def fabric_usable(view: NodeView) -> Iterator[Finding]:
         return
     for note in resolution["notes"]:
         yield view.warning(note)
-    if node.ifname and node.ifname not in view.facts.interfaces:
+    for name in sorted({node.ifname or "", *node.socket_ifnames.names} - {"", *view.facts.interfaces}):
         present = ", ".join(sorted(view.facts.interfaces))
-        yield view.error(f"there is no netdev {node.ifname} (present: {present}): leave ifname out, or correct it")
+        yield view.error(f"there is no netdev {name} (present: {present}): leave ifname out, or correct it")
 
 
 def memory_enough(view: NodeView) -> Iterator[Finding]:

@@ -9,38 +9,13 @@ from components.facts.finding import Finding, NodeView
 from components.facts.node_facts import NodeFacts
 from components.facts.node_rules import NODE_RULES
 from components.facts.patch_rules import image_fits, patches_to_be_had
+from components.facts.settings_rules import settings_findings
 from components.settings.base import Refusal
 from components.settings.cluster import ClusterSettings
-
-MOST_UTILIZATION = 0.86
-"""Above this share the host starves: 0.87 needs about 105.9 GiB free and has ended in resets."""
 
 
 class PreflightError(Refusal):
     title = "preflight stopped this stack; nothing was changed"
-
-
-def settings_findings(cluster: ClusterSettings) -> Iterator[Finding]:
-    engine = cluster.engine
-    if engine.gpu_memory_utilization > MOST_UTILIZATION:
-        yield Finding(
-            "error",
-            "engine/gpu_memory_utilization",
-            f"{engine.gpu_memory_utilization:g} leaves the host too little; above {MOST_UTILIZATION:g} it has starved: "
-            f"use at most {MOST_UTILIZATION:g}, or list high_utilization under allow",
-            "high_utilization",
-        )
-    if engine.capture_size < engine.graph_tokens:
-        yield Finding(
-            "warning",
-            "engine/max_cudagraph_capture_size",
-            f"{engine.capture_size} is below max_num_seqs x (num_speculative_tokens + 1) = {engine.graph_tokens}: "
-            "full batches fall off the captured graphs (about 12 % at six streams); leave it out",
-        )
-    for name in cluster.fabric.nccl:
-        if name in ("NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_READ", "NCCL_DMABUF_ENABLE"):
-            text = "a GB10 has no GPUDirect RDMA, so this does nothing or fails: remove it"
-            yield Finding("warning", f"fabric/nccl/{name}", text)
 
 
 def asymmetries(cluster: ClusterSettings, facts: Sequence[NodeFacts]) -> Iterator[Finding]:

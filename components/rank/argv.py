@@ -18,6 +18,10 @@ def thinking(default: str) -> dict[str, bool | str]:
     return {"thinking": False} if default == "off" else {"thinking": True, "reasoning_effort": default}
 
 
+def long_prefill(threshold: int | None) -> list[tuple[str, ...]]:
+    return [] if threshold is None else [("--long-prefill-token-threshold", str(threshold))]
+
+
 def serve_argv(settings: ClusterSettings, rank: int) -> list[str]:
     """The whole command of one rank: every flag once, by its full name."""
     engine, nnodes = settings.engine, len(settings.nodes)
@@ -44,7 +48,7 @@ def serve_argv(settings: ClusterSettings, rank: int) -> list[str]:
         ("--max-model-len", str(engine.max_model_len)),
         ("--max-num-seqs", str(engine.max_num_seqs)),
         ("--max-num-batched-tokens", str(engine.max_num_batched_tokens)),
-        ("--long-prefill-token-threshold", str(engine.long_prefill_token_threshold)),
+        *long_prefill(engine.long_prefill_token_threshold),
         ("--max-cudagraph-capture-size", str(engine.capture_size)),
         ("--gpu-memory-utilization", str(engine.gpu_memory_utilization)),
     ]

@@ -71,7 +71,8 @@ def shared_env(settings: ClusterSettings) -> dict[str, str]:
     extra = {**settings.fabric.nccl, **settings.engine.extra_env}
     groups = [HUB_ENV, CACHE_ENV, VLLM_ENV, COMPILE_ENV, NCCL_ENV, FLIGHT_RECORDER_ENV]
     merged = {name: value for group in groups for name, value in group.items()}
-    return merged | {name: str(value) for name, value in extra.items()}
+    kept = {name: value for name, value in merged.items() if name not in extra}
+    return kept | {name: str(value) for name, value in extra.items() if value is not None}
 
 
 def node_env(settings: ClusterSettings, rank: int) -> dict[str, str]:
@@ -82,9 +83,9 @@ def node_env(settings: ClusterSettings, rank: int) -> dict[str, str]:
         "VLLM_HOST_IP": str(node.fabric_ip),
         "NCCL_IB_HCA": node.hca,
         # all three name the fabric: the image has its builder's names baked in, and Gloo would follow the default route
-        "NCCL_SOCKET_IFNAME": node.ifname,
-        "TP_SOCKET_IFNAME": node.ifname,
-        "GLOO_SOCKET_IFNAME": node.ifname,
+        "NCCL_SOCKET_IFNAME": node.socket_ifnames.nccl or node.ifname,
+        "TP_SOCKET_IFNAME": node.socket_ifnames.tp or node.ifname,
+        "GLOO_SOCKET_IFNAME": node.socket_ifnames.gloo or node.ifname,
         "NCCL_IB_GID_INDEX": str(gid_index) if isinstance(gid_index, int) else None,
     }
     return {name: value for name, value in values.items() if value is not None}

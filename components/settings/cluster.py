@@ -5,18 +5,17 @@ Secrets are never part of this tree: they are stack secrets of their own (SECRET
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Literal, Self
 
-import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from components.settings.base import PROJECT_DIR, Settings, SettingsError, at_field, complaints, one_line
 from components.settings.engine_settings import WILDCARDS, EngineSettings, in_url
 from components.settings.patches import PatchSettings
+from components.settings.profile import profiles, read_profile, with_profile
 from components.settings.sections import (
     DIGEST,
     CheckpointSettings,
@@ -27,7 +26,6 @@ from components.settings.sections import (
 )
 from patches.files import PatchError
 
-PROFILES_DIR = Path(__file__).parent / "profiles"
 SECRETS = ("api_key", "hf_token")
 """Stack secrets (`pulumi config set --secret NAME`): the API key clients send, the hub token for the download."""
 USABLE_SECRET = re.compile(r"(?!-)[!-\[\]-~]+")
@@ -97,6 +95,19 @@ class ClusterSettings(Settings):
         return value
 
     @model_validator(mode="after")
+    def drafts_suit_the_checkpoint(self) -> Self:
+        if self.profile not in profiles():
+            return self  # refused by with_profile
+        drafts, k = read_profile(self.profile)[1].drafts, self.engine.num_speculative_tokens
+        if not drafts.fit(k):
+            fitting = " or ".join(map(str, drafts.near(k)))
+            raise at_field(
+                "engine/num_speculative_tokens",
+                f"{k} does not suit this checkpoint's drafter: {drafts.why}: use {fitting}",
+            )
+        return self
+
+    @model_validator(mode="after")
     def two_ranks(self) -> Self:
         if len(self.nodes) not in self.engine.tensor_parallel_sizes:
             allowed = " or ".join(map(str, self.engine.tensor_parallel_sizes))
@@ -121,52 +132,9 @@ class ClusterSettings(Settings):
         return "head" if rank == 0 else "worker" if rank == 1 else f"worker{rank}"
 
 
-def profiles() -> list[str]:
-    return sorted(path.stem for path in PROFILES_DIR.glob("*.yaml"))
-
-
-def merged(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
-    """`above` over `below`; mappings merge key by key, anything else replaces what is below."""
-    result = dict(below)
-    for key, value in above.items():
-        inner = result.get(key)
-        result[key] = merged(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
-    return result
-
-
-class Needs(NamedTuple):
-    """Patches without which a profile's checkpoint does not load, and why."""
-
-    patches: Sequence[str] = ()
-    why: str = ""
-
-
-@cache
-def read_profile(name: str) -> tuple[Mapping[str, Any], Needs]:
-    """A profile's values, and what it cannot start without. Parsed once a process, so nobody may change it."""
-    values: dict[str, Any] = yaml.safe_load((PROFILES_DIR / f"{name}.yaml").read_text())
-    return values, Needs(**values.pop("needs_patches", {}))
-
-
-def profile_repos() -> set[str]:
-    """The model repositories that the profiles name."""
-    return {read_profile(name)[0]["checkpoint"]["repo"] for name in profiles()}
-
-
-def with_profile(raw: Mapping[str, object]) -> tuple[dict[str, object], list[str]]:
-    """The stack's values over its profile's, and what is wrong with the name of the profile."""
-    name = raw.get("profile")
-    if name not in profiles():
-        problem = "missing" if name is None else f"there is no profile {name!r}"
-        if isinstance(name, int) and not isinstance(name, bool):
-            problem += " (YAML reads a bare 0731 as a number: write it in quotes)"
-        return dict(raw), [one_line(f"profile: {problem}: use one of {', '.join(profiles())}")]
-    return merged(read_profile(name)[0], raw), []
-
-
 def lacks_patches(settings: ClusterSettings) -> list[str]:
     """What stops a stack whose checkpoint needs patches that it does not start with."""
-    needs = read_profile(settings.profile)[1]
+    needs = read_profile(settings.profile)[1].needs_patches
     runs = {patch.name for patch in settings.patches.patches} if settings.patches else set()
     if not (lacking := [name for name in needs.patches if name not in runs]):
         return []

@@ -5,39 +5,12 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from components.settings.arguments import SECRET_NAME, complaints
 from components.settings.base import Settings, at_field
 from components.settings.variables import Variables
 
-SECRET_NAME = re.compile(r"TOKEN(?!S|IZ|_ID)|SECRET|PASSWORD|API_K|CREDENTIAL")
-"""Matches the abbreviations that argparse accepts too, but not TOKENIZERS_PARALLELISM, ..._TOKENS or ..._TOKEN_IDS."""
-RENDERED_FLAGS = frozenset(
-    [
-        "--revision",
-        "--trust-remote-code",
-        "--tensor-parallel-size",
-        "--pipeline-parallel-size",
-        "--enable-prefix-caching",
-        "--enable-prompt-tokens-details",
-        "--async-scheduling",
-        "--enable-chunked-prefill",
-        "--speculative-config",
-        "--tokenizer-mode",
-        "--distributed-executor-backend",
-        "--moe-backend",
-        "--tool-call-parser",
-        "--enable-auto-tool-choice",
-        "--reasoning-parser",
-        "--reasoning-config",
-        "--default-chat-template-kwargs",
-        "--generation-config",
-        "--enable-flashinfer-autotune",
-        "--nnodes",
-        "--node-rank",
-        "--master-addr",
-        "--headless",
-    ]
-)
-"""Flags of every rank that are not settings: of a flag given twice, the last would win silently."""
+MOST_CONTEXT = 1048576
+"""Positions of the model's architecture, in tokens (max_position_embeddings of all its checkpoints)."""
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Values of `host` that bind every address -> the one that reaches them from the node itself."""
@@ -66,14 +39,14 @@ class EngineSettings(Settings):
     """Storage type of the KV cache. nvfp4_ds_mla exists in the pinned image only."""
     block_size: int = Field(default=256, ge=1)
     """Tokens a KV block."""
-    max_model_len: int = Field(default=1048576, ge=1024)
+    max_model_len: int = Field(default=MOST_CONTEXT, ge=1024)
     """Longest context, in tokens; a ceiling, not a reservation."""
     max_num_seqs: int = Field(default=6, ge=1, le=256)
     """Sequences that run at once. Lowering it also shrinks the captured graphs and slows a single stream."""
     max_num_batched_tokens: int = Field(default=8192, ge=256)
     """Tokens in a step. Raising it speeds up long prefill and costs KV pool and decode speed."""
-    long_prefill_token_threshold: int = Field(default=1024, ge=0)
-    """Chunk cap of long prompts, in tokens."""
+    long_prefill_token_threshold: int | None = Field(default=1024, ge=0)
+    """Most tokens of a long prompt in a step; null: no cap, so a lone long prompt takes the whole step."""
     max_cudagraph_capture_size: int | None = Field(default=None, ge=1)
     """Largest batch replayed as a graph, in tokens. Default: max_num_seqs x (num_speculative_tokens + 1), padded."""
     gpu_memory_utilization: float = Field(gt=0, lt=1)
@@ -81,9 +54,7 @@ class EngineSettings(Settings):
     kv_cache_memory_bytes: int | None = Field(default=None, gt=0)
     """KV pool of a rank in bytes; wins over gpu_memory_utilization, which stays as the admission check."""
     num_speculative_tokens: int = Field(ge=1)
-    """Draft tokens in a step (k)."""
-    num_speculative_tokens_allowed: list[int] = Field(min_length=1)
-    """Values of k with which this checkpoint's drafter works."""
+    """Draft tokens in a step (k). The profile has a rule for it, since it must suit the checkpoint's drafter."""
     draft_sample_method: Literal["probabilistic", "greedy"] = "probabilistic"
     """How the drafter samples."""
     default_thinking: Literal["off", "low", "high", "max"] = "low"
@@ -109,6 +80,15 @@ class EngineSettings(Settings):
                 raise ValueError(f"{name!r} cannot be a served model name: use letters, digits and ._/:-")
         return value
 
+    @field_validator("max_model_len")
+    @classmethod
+    def the_model_has_it(cls, value: int) -> int:
+        if value > MOST_CONTEXT:
+            raise ValueError(
+                f"{value:,} is beyond the {MOST_CONTEXT:,} positions that the model has: use at most those"
+            )
+        return value
+
     @field_validator("host")
     @classmethod
     def host_is_one_word(cls, value: str) -> str:
@@ -119,44 +99,21 @@ class EngineSettings(Settings):
     @field_validator("extra_args")
     @classmethod
     def extra_args_add_only(cls, value: list[str]) -> list[str]:
-        for argument in value:
-            # vLLM's parser accepts underscores too
-            flag = argument.split("=")[0].replace("_", "-") if argument.startswith("--") else ""
-            name = flag.removeprefix("--").replace("-", "_")
-            if flag == "--max-num-partial-prefills":
-                raise ValueError("the engine of the pinned image refuses --max-num-partial-prefills: remove it")
-            if SECRET_NAME.search(name.upper()):
-                raise ValueError(
-                    f"{flag} would show a secret to everyone on the node: use pulumi config set --secret api_key"
-                )
-            if name in EngineSettings.model_fields:
-                raise ValueError(f"{flag} is a setting of its own: use engine.{name}")
-            if flag in RENDERED_FLAGS:
-                raise ValueError(f"the program sets {flag} for every rank: remove it")
+        if problems := complaints(value, list(EngineSettings.model_fields)):
+            raise ValueError("; ".join(problems))
         return value
 
     @field_validator("extra_env")
     @classmethod
     def extra_env_is_harmless(cls, value: Variables) -> Variables:
         for name in value:
-            if SECRET_NAME.search(name):
+            if SECRET_NAME.search(name.upper()):
                 raise ValueError(
                     f"{name} looks like a secret, and a container's environment is readable: use a stack secret"
                 )
             if name.startswith("NCCL_"):
                 raise ValueError(f"{name} belongs in fabric.nccl")
         return value
-
-    @model_validator(mode="after")
-    def drafts_suit_the_checkpoint(self) -> Self:
-        if self.num_speculative_tokens not in self.num_speculative_tokens_allowed:
-            allowed = ", ".join(map(str, self.num_speculative_tokens_allowed))
-            raise at_field(
-                "num_speculative_tokens",
-                f"{self.num_speculative_tokens} does not suit this checkpoint's drafter "
-                f"(drafts are cut or rarely accepted): use {allowed}",
-            )
-        return self
 
     @model_validator(mode="after")
     def ports_differ(self) -> Self:

@@ -26,6 +26,25 @@ def refuse_placeholder(value: str) -> str:
     return value
 
 
+IFNAME = r"^[A-Za-z0-9._-]{1,15}$"
+
+
+class SocketIfnames(Settings):
+    """Netdevs for what is exchanged over TCP, where they are not one; each defaults to the node's ifname."""
+
+    nccl: str | None = Field(default=None, pattern=IFNAME)
+    """NCCL_SOCKET_IFNAME: NCCL's bootstrap."""
+    gloo: str | None = Field(default=None, pattern=IFNAME)
+    """GLOO_SOCKET_IFNAME: the process groups on the CPU."""
+    tp: str | None = Field(default=None, pattern=IFNAME)
+    """TP_SOCKET_IFNAME: TensorPipe."""
+
+    @property
+    def names(self) -> list[str]:
+        """Those that are given."""
+        return [name for name in (self.nccl, self.gloo, self.tp) if name]
+
+
 class NodeSettings(Settings):
     """One DGX Spark. Its place in the list is its rank: the first is the head."""
 
@@ -33,8 +52,9 @@ class NodeSettings(Settings):
     """SSH target on the management network: user@host, user@host:port, or an alias of the SSH config."""
     fabric_ip: IPv4Address
     """IPv4 address of this node on the QSFP link. The ranks meet and exchange over it."""
-    ifname: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]{1,15}$")
+    ifname: str | None = Field(default=None, pattern=IFNAME)
     """Netdev of the fabric (NCCL_, TP_ and GLOO_SOCKET_IFNAME). Default: the one that holds fabric_ip at each start."""
+    socket_ifnames: SocketIfnames = SocketIfnames()
     hca: str | None = None
     """NCCL_IB_HCA selector. Default: the HCA of fabric_ip and its PCIe twin, found at each start."""
     hf_cache: str = "~/.cache/huggingface"

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from components.facts.checkpoint_plan import size
-from components.settings.cluster import ClusterSettings, profile_repos, with_profile
+from components.settings.cluster import ClusterSettings
+from components.settings.profile import profile_repos, with_profile
 from components.ssh.node_script import run_script
 from components.ssh.target import Resolved, SshError, Target, resolve_nodes
 from host.console import say

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from components.settings.cluster import profiles, read_profile
+from components.settings.profile import profiles, read_profile
 from lab.hub import checkpoint
 from lab.hub.checkpoint import CHANGED, DSPARK, LATER, REPOSITORIES, REVISIONS, SHARDS
 

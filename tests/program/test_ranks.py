@@ -9,7 +9,7 @@ import pytest
 from loader import payload
 from tests.program.conftest import DIGEST, FOLDER, HUB, Engine, Runner
 from tests.program.pair import document, healthy, rank_container
-from tests.unit.recipe import BOTH_RANKS, DSPARK_HEAD, DSPARK_WORKER
+from tests.unit.recipe import DSPARK_HEAD, DSPARK_WORKER, both_ranks
 
 BOTH = pytest.mark.parametrize("stack", ["dev", "example"])
 
@@ -99,8 +99,9 @@ def test_a_ranks_command_and_environment_are_those_that_render_shows(dev: Engine
 
     head, worker = dev.ranks
     assert (head.inputs["command"], worker.inputs["command"]) == (here(DSPARK_HEAD), here(DSPARK_WORKER))
-    assert head.env == {**BOTH_RANKS, "VLLM_HOST_IP": "192.168.100.1"}
-    assert worker.env == {**BOTH_RANKS, "VLLM_HOST_IP": "192.168.100.2"}
+    both = both_ranks("dspark")
+    assert head.env == {**both, "VLLM_HOST_IP": "192.168.100.1"}
+    assert worker.env == {**both, "VLLM_HOST_IP": "192.168.100.2"}
     assert head.inputs["envs"] == sorted(head.inputs["envs"])
 
 
@@ -132,7 +133,7 @@ def test_a_changed_setting_of_the_engine_is_another_spec_and_a_new_generation_wi
     dev: Engine, run_program: Runner
 ):
     spec = dev.ranks[0].labels["spark.spec"]
-    engine = run_program("dev", lambda cluster: cluster["engine"].update(max_num_seqs=4), documents=live(spec))
+    engine = run_program("dev", lambda cluster: cluster["engine"].update(max_num_seqs=8), documents=live(spec))
     head, worker = engine.ranks
     assert head.labels["spark.spec"] == worker.labels["spark.spec"] != spec
     assert head.labels["spark.generation"] == worker.labels["spark.generation"] != "aaaa1111"

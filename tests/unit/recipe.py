@@ -14,7 +14,6 @@ DSPARK_HEAD = [
     *("--max-model-len", "1048576"),
     *("--max-num-seqs", "6"),
     *("--max-num-batched-tokens", "8192"),
-    *("--long-prefill-token-threshold", "1024"),
     *("--max-cudagraph-capture-size", "24"),
     *("--gpu-memory-utilization", "0.85"),
     "--enable-prefix-caching",
@@ -155,3 +154,10 @@ FOUND_AT_START = [
     "GLOO_SOCKET_IFNAME",
     "NCCL_IB_GID_INDEX",
 ]
+
+
+def both_ranks(profile: str) -> dict[str, str]:
+    """The variables that the ranks of a profile share."""
+    # younger than the page that dspark follows
+    left_out = {"VLLM_PREFIX_CACHE_RETENTION_INTERVAL"} if profile == "dspark" else set()
+    return {name: value for name, value in BOTH_RANKS.items() if name not in left_out}

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from components.settings.cluster import ClusterSettings, load, merged
+from components.settings.cluster import ClusterSettings, load
+from components.settings.profile import merged
 
 REVISION = "3c5ed1f0a94b27d86ef1a0b9c2d4e87f5a6b0c13"
 NODES: list[dict[str, Any]] = [

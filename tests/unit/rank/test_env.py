@@ -4,15 +4,33 @@ import pytest
 
 from components.rank.build import start_inputs
 from components.rank.env import at_start, node_env, rank_env, shared_env
-from tests.unit.recipe import BOTH_RANKS, FOUND_AT_START
+from tests.unit.recipe import FOUND_AT_START, both_ranks
 from tests.unit.stacks import cluster, node
 
 
 @pytest.mark.parametrize("profile", ["0731", "dspark", "vision-exp"])
 def test_a_rank_gets_this_environment(profile: str):
-    stack = cluster(profile)
-    assert rank_env(stack, 0) == {**BOTH_RANKS, "VLLM_HOST_IP": "198.51.100.1"}
-    assert rank_env(stack, 1) == {**BOTH_RANKS, "VLLM_HOST_IP": "198.51.100.2"}
+    stack, both = cluster(profile), both_ranks(profile)
+    assert rank_env(stack, 0) == {**both, "VLLM_HOST_IP": "198.51.100.1"}
+    assert rank_env(stack, 1) == {**both, "VLLM_HOST_IP": "198.51.100.2"}
+
+
+def test_a_stack_changes_adds_and_takes_out_variables():
+    mine = {"CUDAToolkit_ROOT": "/usr/local/cuda", "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": 900, "DG_JIT_USE_NVRTC": None}
+    stack = cluster(change={"engine": {"extra_env": mine}, "fabric": {"nccl": {"NCCL_NVLS_ENABLE": None}}})
+    env = rank_env(stack, 0)
+    assert (env["CUDAToolkit_ROOT"], env["VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"]) == ("/usr/local/cuda", "900")
+    assert not {"DG_JIT_USE_NVRTC", "NCCL_NVLS_ENABLE"} & set(env)
+
+
+def test_each_kind_of_socket_may_have_a_netdev_of_its_own():
+    own = node(1, ifname="enp1s0f0np0", socket_ifnames={"gloo": "enP7s7"})
+    names = {name: value for name, value in rank_env(cluster(change=own), 1).items() if name.endswith("_IFNAME")}
+    assert names == {
+        "NCCL_SOCKET_IFNAME": "enp1s0f0np0",
+        "GLOO_SOCKET_IFNAME": "enP7s7",
+        "TP_SOCKET_IFNAME": "enp1s0f0np0",
+    }
 
 
 @pytest.mark.parametrize("gid_index", ["resolve", "pin", "unset", 3])

@@ -124,9 +124,13 @@ SINGLE_MISTAKES: list[tuple[Mapping[str, Any], str]] = [
     ({"profile": ["dspark"]}, "profile: there is no profile ['dspark']: use one of 0731, dspark, vision-exp"),
     # the engine
     (
-        engine(num_speculative_tokens=7),
-        "engine/num_speculative_tokens: 7 does not suit this checkpoint's drafter "
-        "(drafts are cut or rarely accepted): use 5",
+        engine(num_speculative_tokens=4),
+        "engine/num_speculative_tokens: 4 does not suit this checkpoint's drafter: the drafter works in blocks of 5, "
+        "which a smaller number cuts short without a word: use 5",
+    ),
+    (
+        engine(max_model_len=2_000_000),
+        "engine/max_model_len: 2,000,000 is beyond the 1,048,576 positions that the model has: use at most those",
     ),
     (
         engine(draft_sample_method='greedy","x":"y'),
@@ -162,9 +166,9 @@ SINGLE_MISTAKES: list[tuple[Mapping[str, Any], str]] = [
     # NCCL's variables
     (
         nccl(NCCL_GIN_ENABLE=""),
-        "fabric/nccl: NCCL_GIN_ENABLE is empty, which hides /etc/nccl.conf: leave the key out to unset it",
+        "fabric/nccl: NCCL_GIN_ENABLE is empty, which hides /etc/nccl.conf: write null to unset it",
     ),
-    (nccl(NCCL_GIN_ENABLE=[0]), "fabric/nccl/NCCL_GIN_ENABLE: must be text or a number, found [0]"),
+    (nccl(NCCL_GIN_ENABLE=[0]), "fabric/nccl/NCCL_GIN_ENABLE: must be text, a number or null, found [0]"),
     (
         nccl(NCCL_IB_GID_INDEX=3),
         "fabric/nccl: NCCL_IB_GID_INDEX differs between the nodes, so the program sets it: use fabric.gid_index",
@@ -175,7 +179,8 @@ SINGLE_MISTAKES: list[tuple[Mapping[str, Any], str]] = [
     ),
     (
         nccl(NCCL_SOCKET_IFNAME="x"),
-        "fabric/nccl: NCCL_SOCKET_IFNAME differs between the nodes, so the program sets it: use nodes[].ifname",
+        "fabric/nccl: NCCL_SOCKET_IFNAME differs between the nodes, so the program sets it: use nodes[].ifname, "
+        "or nodes[].socket_ifnames.nccl",
     ),
     (nccl(VLLM_X=1), "fabric/nccl: 'VLLM_X' is not an NCCL variable: other variables go into engine.extra_env"),
     # environment and arguments written by hand
@@ -188,15 +193,24 @@ SINGLE_MISTAKES: list[tuple[Mapping[str, Any], str]] = [
         for name in ("HF_TOKEN", "VLLM_API_KEY", "MY_PASSWORD", "AWS_SECRET_ACCESS_KEY")
     ),
     (engine(extra_env={"NCCL_X": 1}), "engine/extra_env: NCCL_X belongs in fabric.nccl"),
-    (engine(extra_env={"X": ""}), "engine/extra_env: X is empty: leave the key out to unset it"),
+    (engine(extra_env={"X": ""}), "engine/extra_env: X is empty: write null to unset it"),
     (
         engine(extra_env={"a=b": "x"}),
-        "engine/extra_env: 'a=b' is not a name for an environment variable: use capitals, digits and _",
+        "engine/extra_env: 'a=b' is not a name for an environment variable: use letters, digits and _",
     ),
-    (engine(extra_env={"X": [1]}), "engine/extra_env/X: must be text or a number, found [1]"),
+    (engine(extra_env={"X": [1]}), "engine/extra_env/X: must be text, a number or null, found [1]"),
     (
         engine(extra_env={"GLOO_SOCKET_IFNAME": "eth0"}),
-        "engine/extra_env: GLOO_SOCKET_IFNAME differs between the nodes, so the program sets it: use nodes[].ifname",
+        "engine/extra_env: GLOO_SOCKET_IFNAME differs between the nodes, so the program sets it: use nodes[].ifname, "
+        "or nodes[].socket_ifnames.gloo",
+    ),
+    (
+        engine(extra_env={"HF_HOME": "/elsewhere"}),
+        "engine/extra_env: HF_HOME: the node's hub cache is mounted there: use nodes[].hf_cache",
+    ),
+    (
+        engine(extra_env={"HF_HUB_OFFLINE": 0}),
+        "engine/extra_env: HF_HUB_OFFLINE: a rank reads the checkpoint that was verified on its node, and never a hub",
     ),
     (
         engine(extra_env={"VLLM_HOST_IP": "198.51.100.1"}),
@@ -224,6 +238,39 @@ SINGLE_MISTAKES: list[tuple[Mapping[str, Any], str]] = [
     (
         engine(extra_args=["--max-num-partial-prefills", "2"]),
         "engine/extra_args: the engine of the pinned image refuses --max-num-partial-prefills: remove it",
+    ),
+    *(
+        (engine(extra_args=arguments), f"engine/extra_args: {complaint}")
+        for arguments, complaint in (
+            # vLLM's parser takes all of these for flags that the program sets
+            (
+                ["--no-enable-prefix-caching"],
+                "the program sets --enable-prefix-caching for every rank: remove --no-enable-prefix-caching",
+            ),
+            (["-tp", "1"], "-tp is a short form: write the flag's whole name"),
+            (
+                ["--kv-cache-memory", "1"],
+                "--kv-cache-memory, which vLLM takes for --kv-cache-memory-bytes, is a setting of its own: "
+                "use engine.kv_cache_memory_bytes",
+            ),
+            (
+                ["--gpu-memory-util=0.95"],
+                "--gpu-memory-util, which vLLM takes for --gpu-memory-utilization, is a setting of its own: "
+                "use engine.gpu_memory_utilization",
+            ),
+            (
+                ["--speculative-config.num_speculative_tokens", "1"],
+                "the program sets --speculative-config for every rank: remove it",
+            ),
+            (
+                ["--config", "x.yaml"],
+                "--config would bring in flags that no preview shows: write them as settings or in extra_args",
+            ),
+            (
+                ["--nnodes", "3", "--port", "1"],
+                "the program sets --nnodes for every rank: remove it; --port is a setting of its own: use engine.port",
+            ),
+        )
     ),
     (engine(extra_args="--x"), "engine/extra_args: must be a valid list, found '--x'"),
     (engine(extra_args=[1]), "engine/extra_args/0: must be a valid string, found 1"),

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from components.rank.argv import serve_argv
 from components.settings.base import SettingsError
-from components.settings.cluster import NO_DIGEST, load, profiles
+from components.settings.cluster import NO_DIGEST, load
 from components.settings.engine_settings import EngineSettings
+from components.settings.profile import profiles
 from tests.unit.settings.mistakes import SINGLE_MISTAKES, engine
 from tests.unit.stacks import NODES, cluster, node, raw
 
@@ -129,6 +130,14 @@ def test_a_profile_whose_name_yaml_takes_for_a_number_is_asked_for_in_quotes():
 
 def test_every_shipped_profile_has_a_test():
     assert profiles() == ["0731", "dspark", "vision-exp"]
+
+
+def test_vision_exp_takes_what_its_drafter_predicts_at_a_time():
+    assert cluster("vision-exp", change=engine(num_speculative_tokens=9)).engine.capture_size == 64
+    with pytest.raises(SettingsError, match=r"7 does not suit .* a multiple of 3 that is at least 5: use 6 or 9"):
+        cluster("vision-exp", change=engine(num_speculative_tokens=7))
+    with pytest.raises(SettingsError, match=r"3 does not suit .*: use 6$"):
+        cluster("vision-exp", change=engine(num_speculative_tokens=3))
 
 
 @pytest.mark.parametrize(("value", "facts"), [(True, "on"), (False, "off"), ("on", "on"), ("off", "off")])
