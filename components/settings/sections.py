@@ -14,7 +14,7 @@ from components.settings.base import Settings, at_field
 from components.settings.variables import NcclVariables
 
 PLACEHOLDER = re.compile(
-    r"change.?me|^<.*>$|head-roce-ip|worker-roce-ip|enpXsYfZ|^(head|worker)_(node_)?ip$", re.IGNORECASE
+    r"change.?me|^<.*>$|(head|worker)-(host-or-)?roce-ip|XsYfZ|^(head|worker)_(node_)?ip$", re.IGNORECASE
 )
 SSH_TARGET = re.compile(r"(?:(?P<user>[^@\s:/]+)@)?(?P<host>\[[0-9a-fA-F:.]+\]|[^@\s:/\[\]]+)(?::(?P<port>\d{1,5}))?")
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
