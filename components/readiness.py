@@ -10,7 +10,9 @@ from components.engine import Engine
 from components.node import Node
 from components.rank.spec import RankSpec
 from components.settings.cluster import ClusterSettings
+from components.settings.kv_pool import expected_kv_tokens
 from components.start.wait import Report, WaitInputs
+from rank.probe import WarmUp
 
 
 class Readiness(pulumi.ComponentResource):
@@ -40,9 +42,8 @@ class Readiness(pulumi.ComponentResource):
             "stack": pulumi.get_stack(),
             "timeout_s": limits.timeout_s,
             "completion_timeout_s": limits.completion_timeout_s,
-            "warmup_passes": limits.warmup_passes,
-            "warmup_max_tokens": limits.warmup_max_tokens,
-            "warmup_agree": limits.warmup_agree,
+            "warm_up": warm_up(cluster),
+            "expected_kv_tokens": expected_kv_tokens(cluster),
         }
         wait = command.local.Command(
             "ready",
@@ -58,3 +59,19 @@ class Readiness(pulumi.ComponentResource):
         )
         self.report = wait.stdout.apply(lambda text: json.loads(text) if text else None)
         self.register_outputs({})
+
+
+def warm_up(cluster: ClusterSettings) -> WarmUp:
+    """The shapes that this stack will serve: some and all of its sequences at once, and a prompt longer than a step."""
+    limits, engine = cluster.readiness, cluster.engine
+    most, step = engine.max_num_seqs, engine.max_num_batched_tokens
+    fits = 2 * step + limits.warmup_max_tokens <= engine.max_model_len
+    return {
+        "streams": sorted({n for n in (1, 2, 4) if n < most} | {most}),
+        # a word of the prompt is at least a token
+        "prompt_tokens": step + 1 if fits else 0,
+        "passes": limits.warmup_passes,
+        "max_tokens": limits.warmup_max_tokens,
+        "agree": limits.warmup_agree,
+        "limit_s": limits.warmup_limit_s,
+    }

@@ -12,6 +12,8 @@ from gid.members import Refusal as FabricRefusal
 from hub.files import snapshot_of
 
 GIB_KB = 1 << 20
+NEAR_GIB = 1.5
+"""Memory left for everything else, in GiB, below which a start is close to failing."""
 DISK_MARGIN_GIB = 5
 IMAGE_GIB = 25
 """Disk space that the pinned image takes when unpacked, in GiB, rounded up generously."""
@@ -73,13 +75,18 @@ def memory_enough(view: NodeView) -> Iterator[Finding]:
             f"{total:.1f} GiB of memory, where a healthy node shows {hardware.memory_gib:g} or more: find what hides it"
         )
     utilization = view.cluster.engine.gpu_memory_utilization
-    need = utilization * total
-    if not view.runs_our_rank and available < need:
-        yield view.error(
-            f"{available:.1f} GiB of memory are available, but gpu_memory_utilization {utilization:g} takes "
-            f"{need:.1f} of {total:.1f}: free memory on the node (`ps aux --sort -rss`), or lower the setting",
-            "memory",
-        )
+    share, reserve = utilization * total, hardware.reserve_gib
+    short = share + reserve - available
+    if view.runs_our_rank or short < -NEAR_GIB:
+        return
+    text = (
+        f"{available:.1f} GiB of memory are available; gpu_memory_utilization {utilization:g} takes {share:.1f} of "
+        f"{total:.1f}, and the engine's processes {reserve:g} beside it: free memory on the node (`ps aux --sort -rss`)"
+    )
+    if short > 0:
+        yield view.error(f"{text}, or lower the setting", "memory")
+    else:
+        yield view.warning(f"{text}; that leaves {-short:.1f} GiB for everything else")
 
 
 def kernel_sound(view: NodeView) -> Iterator[Finding]:

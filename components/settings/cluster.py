@@ -41,11 +41,13 @@ class ReadinessSettings(Settings):
     completion_timeout_s: int = Field(default=600, ge=10)
     """Limit of the first completion, in seconds."""
     warmup_passes: int = Field(default=8, ge=0, le=50)
-    """Most warm-up completions after the first one."""
+    """Most passes at the end of the warm-up; 0: no warm-up at all."""
     warmup_max_tokens: int = Field(default=256, ge=8)
     """Length of a warm-up completion, in tokens."""
     warmup_agree: float = Field(default=0.05, gt=0, lt=1)
     """The warm-up ends when two passes in a row differ by less than this share."""
+    warmup_limit_s: int = Field(default=1800, ge=1)
+    """Limit of the whole warm-up, in seconds; the pair serves meanwhile, and also when it ends early."""
 
 
 class ClusterSettings(Settings):

@@ -54,13 +54,16 @@ class Rules(NamedTuple):
 
     needs_patches: NeedsPatches
     drafts: Drafts
+    kv_tokens: int
+    """Tokens of the KV pool on the pair of the profile's authors."""
 
 
 @cache
 def read_profile(name: str) -> tuple[Mapping[str, Any], Rules]:
     """A profile's values, and its rules. Parsed once a process, so nobody may change it."""
     values: dict[str, Any] = yaml.safe_load((PROFILES_DIR / f"{name}.yaml").read_text())
-    return values, Rules(NeedsPatches(**values.pop("needs_patches", {})), Drafts(**values.pop("drafts")))
+    needs, drafts = NeedsPatches(**values.pop("needs_patches", {})), Drafts(**values.pop("drafts"))
+    return values, Rules(needs, drafts, values.pop("kv_tokens"))
 
 
 def profile_repos() -> set[str]:

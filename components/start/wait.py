@@ -8,7 +8,10 @@ from components.ssh.target import Target, resolve
 from components.start.probe import Probe
 from components.start.watch import StartFailed, Watch, Watched, failure
 from host.console import say
-from rank.probe import Answer, ProbeInputs
+from rank.probe import Answer, ProbeInputs, WarmUp
+
+ENOUGH = 0.9
+"""Share of the expected KV pool below which something is wrong."""
 
 
 class WatchedNode(TypedDict):
@@ -30,9 +33,9 @@ class WaitInputs(TypedDict):
     timeout_s: int
     """Limit from now to a served API."""
     completion_timeout_s: int
-    warmup_passes: int
-    warmup_max_tokens: int
-    warmup_agree: float
+    warm_up: WarmUp
+    expected_kv_tokens: int | None
+    """Of the whole pool, where the settings that decide it are the profile's; None where nobody knows."""
 
 
 class KvPool(TypedDict):
@@ -45,6 +48,8 @@ class KvPool(TypedDict):
     """Of the longest context."""
     max_concurrency: float | None
     """Requests of the longest context that the pool holds at once."""
+    expected_kv_tokens: int | None
+    """What kv_tokens is elsewhere with these settings."""
 
 
 class Start(Answer):
@@ -74,7 +79,8 @@ def wait(inputs: WaitInputs) -> Report:
         watch.until(lambda: head.log.serves, "the start", inputs["timeout_s"])
         served_s, served_at = watch.elapsed_s, time.time()
         say(f"{served_s:5.0f} s   the API is up: asking for a completion")
-        limit_s = inputs["completion_timeout_s"] * (1 + inputs["warmup_passes"]) + 60
+        # the first completion, the warm-up, and the request that its end may find under way
+        limit_s = 2 * inputs["completion_timeout_s"] + int(inputs["warm_up"]["limit_s"]) + 60
         probe = Probe(head, probe_inputs(inputs), limit_s)
         watch.until(probe.done, "the completion", limit_s)
         try:
@@ -85,12 +91,19 @@ def wait(inputs: WaitInputs) -> Report:
         watch.close()
         if probe is not None:
             probe.close()
-    log = head.log
+    log, expected = head.log, inputs["expected_kv_tokens"]
+    if expected and log.kv_tokens and log.kv_tokens < ENOUGH * expected:
+        say(
+            f"the KV pool has {log.kv_tokens:,} tokens, {log.kv_tokens / expected:.0%} of the {expected:,} that others "
+            "have with these settings: something held memory while the engine measured. Look at both nodes for another "
+            "process with much memory (`ps aux --sort -rss`) and for a driver that takes more, then restart the pair"
+        )
     return {
         "kv_memory_gib": log.kv_memory_gib,
         "kv_tokens": log.kv_tokens,
         "context_tokens": log.context_tokens,
         "max_concurrency": log.max_concurrency,
+        "expected_kv_tokens": expected,
         "served_s": round(served_s, 1),
         "served_at": round(served_at, 1),
         **answer,
@@ -103,7 +116,5 @@ def probe_inputs(inputs: WaitInputs) -> ProbeInputs:
         "model": inputs["model"],
         "stack": inputs["stack"],
         "completion_timeout_s": inputs["completion_timeout_s"],
-        "warmup_passes": inputs["warmup_passes"],
-        "warmup_max_tokens": inputs["warmup_max_tokens"],
-        "warmup_agree": inputs["warmup_agree"],
+        "warm_up": inputs["warm_up"],
     }

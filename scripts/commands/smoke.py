@@ -25,6 +25,7 @@ from scripts.stacks import cluster_of
 if TYPE_CHECKING:
     # imports Pulumi, which no verb needs
     from components.outputs import Outputs
+    from components.start.wait import KvPool
     from components.verified import Verification
 
 LIMIT_S = 300
@@ -38,9 +39,6 @@ def ask(cluster: ClusterSettings, stack: str, question: str) -> str:
         "stack": stack,
         "question": question,
         "completion_timeout_s": LIMIT_S,
-        "warmup_passes": 0,
-        "warmup_max_tokens": 0,
-        "warmup_agree": 0.0,
     }
     try:
         head, *_ = resolve_nodes(cluster)
@@ -74,11 +72,8 @@ def lines(outputs: "Outputs", took: int | None, note: str) -> list[str]:
     up = f"up in {duration(took)}" if took is not None else ""
     about = " ".join(part for part in (up, f"({note})" if note else "") if part)
     shown = [f"serving  {outputs['models'][0]}  at {outputs['api_url']}    {about}".rstrip()]
-    if pool.get("kv_tokens"):
-        shown.append(
-            f"kv pool  {pool['kv_memory_gib']} GiB a rank, {pool['kv_tokens']:,} tokens, "
-            f"{pool['max_concurrency']} requests of {pool['context_tokens']:,}"
-        )
+    if kv := kv_line(pool):
+        shown.append(f"kv pool  {kv}")
     fabric = [f"{role} {outputs['hca'][role].lstrip('=')} gid {gid}" for role, gid in outputs["gid_index"].items()]
     shown.append("fabric   " + "    ".join(fabric))
     model = [f"{role} {verified(checkpoint)}" for role, checkpoint in outputs["checkpoint"].items()]
@@ -86,6 +81,19 @@ def lines(outputs: "Outputs", took: int | None, note: str) -> list[str]:
     repository, _, digest = image.partition("@")
     shown.append(f"image    {repository.rpartition('/')[2]}@{digest[:19]}    generation {outputs['generation']}")
     return shown
+
+
+def kv_line(pool: "KvPool") -> str:
+    """What the ranks printed of their pool; a log that was rotated away, or an older engine, leaves parts out."""
+    memory, tokens, expected = pool.get("kv_memory_gib"), pool.get("kv_tokens"), pool.get("expected_kv_tokens")
+    most, context = pool.get("max_concurrency"), pool.get("context_tokens")
+    parts = [
+        f"{memory:g} GiB a rank" if memory else "",
+        f"{tokens:,} tokens" if tokens else "",
+        f"{most:g} requests of {context:,}" if most and context else "",
+        f"{tokens / expected:.0%} of what others have" if tokens and expected else "",
+    ]
+    return ", ".join(part for part in parts if part)
 
 
 def verified(checkpoint: "Verification | None") -> str:

@@ -179,6 +179,7 @@ def test_the_outputs_are_what_a_person_and_a_script_ask_for(dev: Engine):
             "kv_tokens": 2_555_830,
             "context_tokens": 1_048_576,
             "max_concurrency": 2.44,
+            "expected_kv_tokens": None,
         },
         "gid_index": {"head": 3, "worker": 6},
         "hca": {"head": "=rocep1s0f1,roceP2p1s0f1", "worker": "=rocep1s0f1,roceP2p1s0f1"},

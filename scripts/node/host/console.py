@@ -20,3 +20,9 @@ def first_of(lines: Sequence[str]) -> str | None:
 def utc_now() -> str:
     """ISO 8601 in UTC, to the second."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def printable(text: str, most: int = 2000) -> str:
+    """Text of a model or a server as a terminal may show it: what is not printable is escaped, and it is bounded."""
+    shown = "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text[:most])
+    return shown if len(text) <= most else f"{shown}... ({len(text):,} characters)"

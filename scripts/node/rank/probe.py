@@ -1,8 +1,10 @@
-"""Ask the engine from its own node until it is warm: one real completion, then warm-up passes that agree.
+"""Ask the engine from its own node until it is warm: one real completion, the shapes of service, passes that agree.
 
 Inputs (JSON argument): ProbeInputs. The API key, if the stack has one, is read from the stack's folder and goes nowhere
 else. Output: an Answer. Exit codes: 0 a completion came back; 1 none did, the reason on stderr.
 """
+
+from __future__ import annotations
 
 import http.client
 import json
@@ -10,9 +12,12 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from typing import TypedDict
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from secrets import token_hex
+from typing import NamedTuple, TypedDict
 
-from host.console import say
+from host.console import printable, say
 from host.our_folder import folder_of
 
 QUESTION = "What is 47 x 89?"
@@ -21,21 +26,34 @@ WARM_UP = "Write 200 words about memory bandwidth."
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-class AnyQuestion(TypedDict, total=False):
+class WarmUp(TypedDict):
+    """What is asked until the engine is warm, so that nothing is compiled in service."""
+
+    streams: list[int]
+    """How many requests at once, one round each."""
+    prompt_tokens: int
+    """Least length of one long prompt, more than a step takes; 0: none."""
+    passes: int
+    """Most passes of one request, after the rounds; they end when two in a row agree."""
+    max_tokens: int
+    agree: float
+    """How much two passes may differ, as a fraction."""
+    limit_s: float
+    """Limit of the whole warm-up: no request begins after it."""
+
+
+class Further(TypedDict, total=False):
     question: str
     """Instead of ours."""
+    warm_up: WarmUp
 
 
-class ProbeInputs(AnyQuestion):
+class ProbeInputs(Further):
     base_url: str
     model: str
     """A name that the API serves."""
     stack: str
     completion_timeout_s: float
-    warmup_passes: int
-    warmup_max_tokens: int
-    warmup_agree: float
-    """How much the last two passes may differ, as a fraction."""
 
 
 class Answer(TypedDict):
@@ -48,14 +66,18 @@ class Answer(TypedDict):
     """Whether the last two passes agree, or there were none to make."""
 
 
-def complete(inputs: ProbeInputs, prompt: str, max_tokens: int) -> tuple[str, float]:
+def complete(
+    inputs: ProbeInputs, prompt: str, max_tokens: int, template: Mapping[str, object] | None = None
+) -> tuple[str, float]:
     """One chat completion: text and seconds. Reasoning counts as text: a thinking model may spend its tokens there."""
-    body = {
+    body: dict[str, object] = {
         "model": inputs["model"],
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": max_tokens,
         "temperature": 0,
     }
+    if template is not None:
+        body["chat_template_kwargs"] = template
     headers = {"Content-Type": "application/json"}
     key = folder_of(inputs["stack"]) / "secrets" / "api_key"
     if key.is_file():
@@ -74,19 +96,63 @@ def complete(inputs: ProbeInputs, prompt: str, max_tokens: int) -> tuple[str, fl
     return text, time.monotonic() - began
 
 
-def warm_up(inputs: ProbeInputs) -> tuple[list[float], bool]:
+class Round(NamedTuple):
+    """Requests that are asked at once, all alike."""
+
+    name: str
+    streams: int = 1
+    prompt: str = WARM_UP
+    template: Mapping[str, object] | None = None
+    """Switches of the chat template."""
+
+
+def rounds(plan: WarmUp) -> list[Round]:
+    """The shapes of service, from the small to the large."""
+    thinking = {"thinking": True, "reasoning_effort": "high"}
+    return [
+        *(Round(f"{n} stream{'s' * (n > 1)}", n) for n in plan["streams"]),
+        *(
+            [Round("a long prompt", prompt=f"{WARM_UP} {'word ' * plan['prompt_tokens']}")]
+            * bool(plan["prompt_tokens"])
+        ),
+        Round("thinking off", template={"thinking": False}),
+        Round("thinking on", template=thinking),
+    ]
+
+
+def at_once(inputs: ProbeInputs, plan: WarmUp, asked: Round) -> float:
+    """Seconds until a round is answered. Each prompt begins with a word of its own, against the prefix cache."""
+
+    def one(_: int) -> None:
+        complete(inputs, f"[{token_hex(4)}] {asked.prompt}", plan["max_tokens"], asked.template)
+
+    began = time.monotonic()
+    with ThreadPoolExecutor(asked.streams) as pool:
+        list(pool.map(one, range(asked.streams)))
+    return time.monotonic() - began
+
+
+def warm_up(inputs: ProbeInputs, plan: WarmUp) -> tuple[list[float], bool]:
     """Seconds of each pass, and whether the last two agree. Never fatal: the engine has already answered."""
+    end = time.monotonic() + plan["limit_s"]
+    passes = [Round(f"pass {number}") for number in range(1, plan["passes"] + 1)]
+    steps = [*rounds(plan), *passes] if passes else []
     seconds: list[float] = []
-    for number in range(1, inputs["warmup_passes"] + 1):
+    for number, step in enumerate(steps, 1):
+        if time.monotonic() > end:
+            say(f"the warm-up ends here: it took its {plan['limit_s']:.0f} s (readiness.warmup_limit_s)")
+            break
         try:
-            seconds.append(complete(inputs, WARM_UP, inputs["warmup_max_tokens"])[1])
+            took = at_once(inputs, plan, step)
         except (OSError, ValueError, http.client.HTTPException) as error:
-            say(f"warm-up {number} failed: {error}: continuing without it")
-            return seconds, False
-        say(f"warm-up {number} of at most {inputs['warmup_passes']}: {seconds[-1]:.2f} s")
-        if number > 1 and abs(seconds[-1] - seconds[-2]) <= inputs["warmup_agree"] * seconds[-2]:
-            return seconds, True
-    return seconds, not seconds
+            say(f"warm-up, {step.name} failed: {error}: the pair serves, and its warm-up ends here")
+            break
+        say(f"warm-up {number} of at most {len(steps)}: {step.name}, {took:.2f} s")
+        if step in passes:
+            seconds.append(took)
+            if len(seconds) > 1 and abs(seconds[-1] - seconds[-2]) <= plan["agree"] * seconds[-2]:
+                return seconds, True
+    return seconds, not steps
 
 
 def main() -> None:
@@ -109,9 +175,10 @@ def main() -> None:
         ) from None
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise SystemExit(f"the first completion failed: {error}") from None
-    say(f"{question}   {answer.strip()}   ({first_s:.2f} s)")
-    seconds, settled = warm_up(inputs)
-    result: Answer = {"answer": answer.strip(), "first_s": first_s, "warmup_s": seconds, "settled": settled}
+    answer = printable(answer.strip())
+    say(f"{question}   {answer}   ({first_s:.2f} s)")
+    seconds, settled = warm_up(inputs, inputs["warm_up"]) if "warm_up" in inputs else ([], True)
+    result: Answer = {"answer": answer, "first_s": first_s, "warmup_s": seconds, "settled": settled}
     print(json.dumps(result))
 
 

@@ -17,9 +17,6 @@ INPUTS: ProbeInputs = {
     "model": "m",
     "stack": "dev",
     "completion_timeout_s": 60,
-    "warmup_passes": 0,
-    "warmup_max_tokens": 0,
-    "warmup_agree": 0.05,
 }
 ANSWER: Answer = {"answer": "4183.", "first_s": 1.5, "warmup_s": [], "settled": True}
 

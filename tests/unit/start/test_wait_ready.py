@@ -31,9 +31,8 @@ WAIT = {
     "stack": "dev",
     "timeout_s": 60,
     "completion_timeout_s": 10,
-    "warmup_passes": 0,
-    "warmup_max_tokens": 8,
-    "warmup_agree": 0.05,
+    "warm_up": {"streams": [], "prompt_tokens": 0, "passes": 0, "max_tokens": 8, "agree": 0.05, "limit_s": 60},
+    "expected_kv_tokens": None,
 }
 
 
@@ -63,6 +62,23 @@ def test_a_pair_that_serves_is_reported_with_the_engines_numbers(
     report = json.loads(capsys.readouterr().out)
     numbers = ("kv_memory_gib", "kv_tokens", "context_tokens", "max_concurrency", "answer", "first_s")
     assert [report[name] for name in numbers] == [17.21, 2_555_830, 1_048_576, 2.44, "4183.", 0.5]
+
+
+@pytest.mark.parametrize(("expected", "short"), [(2_555_830, False), (2_800_000, False), (2_900_000, True)])
+def test_a_kv_pool_that_is_much_smaller_than_elsewhere_is_said(
+    expected: int,
+    short: bool,
+    recorder: Recorder,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setitem(WAIT, "expected_kv_tokens", expected)
+    head = "".join(f"{line}\n" for line, _ in START)
+    assert wait_ready(recorder, tmp_path, head, "", monkeypatch) == 0
+    shown = capsys.readouterr()
+    assert ("2,555,830 tokens, 88% of the 2,900,000" in shown.err) == short
+    assert json.loads(shown.out)["expected_kv_tokens"] == expected
 
 
 def test_a_pair_that_will_not_serve_ends_with_its_lines_and_exit_code_1(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rank import probe
-from rank.probe import ProbeInputs
+from rank.probe import ProbeInputs, WarmUp
 from tests.unit.executables import run_shipped
 from tests.unit.servers import Answer, Request, body, serving
 
@@ -19,9 +19,6 @@ INPUTS: ProbeInputs = {
     "model": "deepseek-v4-flash-dspark",
     "stack": "dev",
     "completion_timeout_s": 20,
-    "warmup_passes": 0,
-    "warmup_max_tokens": 256,
-    "warmup_agree": 0.05,
 }
 KEY = "sk-0123456789"
 
@@ -82,7 +79,7 @@ def test_a_stack_with_a_key_is_asked_with_it_and_prints_it_nowhere(tmp_path: Pat
 def test_an_engine_that_refuses_our_key_is_told_at_once(tmp_path: Path):
     """Up, and with another key."""
     with_key(tmp_path)
-    done, requests = run(lambda _: body({"error": "Unauthorized"}, 401), tmp_path, {"warmup_passes": 3})
+    done, requests = run(lambda _: body({"error": "Unauthorized"}, 401), tmp_path, {"warm_up": PLAN})
     assert (done.returncode, len(requests)) == (1, 1)
     assert "the engine is up but refuses our API key" in done.stderr
 
@@ -143,57 +140,85 @@ def test_an_engine_that_hangs_is_given_up_at_the_limit_by_name(monkeypatch: pyte
     )
 
 
-# --- the warm-up, with the seconds that passes take ---
+# --- the warm-up ---
+
+PLAN: WarmUp = {"streams": [1, 2, 6], "prompt_tokens": 0, "passes": 8, "max_tokens": 256, "agree": 0.05, "limit_s": 60}
 
 
-class Passes:
-    """Completions that take these seconds, or fail."""
+def test_the_warm_up_asks_in_every_shape_of_service_and_the_prefix_cache_never_answers(tmp_path: Path):
+    """Kernels for a shape are compiled when it first comes."""
+    plan = {**PLAN, "prompt_tokens": 8193, "passes": 1, "max_tokens": 16}
+    done, requests = run(lambda _: said(content="words"), tmp_path, {"warm_up": plan})
+    assert done.returncode == 0, done.stderr
+    [_, *asked] = [sent for _, _, _, sent in requests]
+    prompts = [sent["messages"][0]["content"] for sent in asked]
+    assert len({prompt[:12] for prompt in prompts}) == len(prompts) == 1 + 2 + 6 + 1 + 2 + 1
+    assert max(len(prompt.split()) for prompt in prompts) > 8192
+    assert [sent["chat_template_kwargs"] for sent in asked if "chat_template_kwargs" in sent] == [
+        {"thinking": False},
+        {"thinking": True, "reasoning_effort": "high"},
+    ]
+    assert "warm-up 3 of at most 7: 6 streams, 0." in done.stderr
+
+
+def test_an_answer_of_control_characters_is_shown_as_text(tmp_path: Path):
+    done, _ = run(lambda _: said(content="4183\0\x1b[2J\u202e." + "x" * 5000), tmp_path)
+    answer = json.loads(done.stdout)["answer"]
+    assert answer.startswith(r"4183\x00\x1b[2J\u202e.") and len(answer) < 2100
+    assert "\x1b" not in done.stderr
+
+
+class Steps:
+    """Rounds and passes that take these seconds, or fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *taken: float | Exception) -> None:
         self.left = list(taken)
-        self.asked: list[tuple[str, int]] = []
-        monkeypatch.setattr(probe, "complete", self.complete)
+        monkeypatch.setattr(probe, "rounds", lambda plan: [])
+        monkeypatch.setattr(probe, "at_once", self.at_once)
 
-    def complete(self, inputs: object, prompt: str, max_tokens: int) -> tuple[str, float]:
-        self.asked.append((prompt, max_tokens))
+    def at_once(self, *_: object) -> float:
         taken = self.left.pop(0)
         if isinstance(taken, Exception):
             raise taken
-        return "words", taken
+        return taken
 
 
-def warm_up(passes: int) -> tuple[list[float], bool]:
-    return probe.warm_up({**INPUTS, "warmup_passes": passes})
+def warm_up(passes: int, limit_s: float = 60) -> tuple[list[float], bool]:
+    return probe.warm_up(INPUTS, {**PLAN, "passes": passes, "limit_s": limit_s})
 
 
 def test_the_warm_up_stops_when_two_passes_agree(monkeypatch: pytest.MonkeyPatch):
-    passes = Passes(monkeypatch, 21.0, 9.0, 6.0, 5.8, 5.8)
+    Steps(monkeypatch, 21.0, 9.0, 6.0, 5.8, 5.8)
     assert warm_up(8) == ([21.0, 9.0, 6.0, 5.8], True)
-    assert passes.asked == [("Write 200 words about memory bandwidth.", 256)] * 4
-
-
-def test_a_warm_engine_takes_two_passes(monkeypatch: pytest.MonkeyPatch):
-    Passes(monkeypatch, 5.7, 5.8)
-    assert warm_up(8) == ([5.7, 5.8], True)
 
 
 def test_a_pass_that_is_slower_again_does_not_agree(monkeypatch: pytest.MonkeyPatch):
-    Passes(monkeypatch, 6.0, 9.0, 9.1)
+    Steps(monkeypatch, 6.0, 9.0, 9.1)
     assert warm_up(8) == ([6.0, 9.0, 9.1], True)
 
 
 def test_the_warm_up_ends_at_its_most_passes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Bounded, with progress."""
-    Passes(monkeypatch, 20.0, 10.0, 5.0)
-    assert warm_up(3) == ([20.0, 10.0, 5.0], False)
+    Steps(monkeypatch, 20.0, 10.0)
+    assert warm_up(2) == ([20.0, 10.0], False)
     assert capsys.readouterr().err.splitlines() == [
-        "warm-up 1 of at most 3: 20.00 s",
-        "warm-up 2 of at most 3: 10.00 s",
-        "warm-up 3 of at most 3: 5.00 s",
+        "warm-up 1 of at most 2: pass 1, 20.00 s",
+        "warm-up 2 of at most 2: pass 2, 10.00 s",
     ]
+
+
+def test_the_warm_up_ends_at_its_limit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    Steps(monkeypatch, 20.0)
+    assert warm_up(8, limit_s=-1) == ([], False)
+    assert "readiness.warmup_limit_s" in capsys.readouterr().err
+
+
+def test_without_passes_there_is_no_warm_up(monkeypatch: pytest.MonkeyPatch):
+    Steps(monkeypatch)
+    assert warm_up(0) == ([], True)
 
 
 @pytest.mark.parametrize("error", [TimeoutError("timed out"), ValueError("empty"), http.client.IncompleteRead(b"")])
 def test_a_pass_that_fails_is_never_fatal(error: Exception, monkeypatch: pytest.MonkeyPatch):
-    Passes(monkeypatch, 20.0, error)
+    Steps(monkeypatch, 20.0, error)
     assert warm_up(8) == ([20.0], False)
