@@ -4,6 +4,7 @@ from typing import TypedDict
 
 import pulumi
 
+from components.ssh.reach import api_reach, api_url
 from components.stack import SparkPair
 from components.start.wait import KvPool, Report, Start
 from components.verified import Verification
@@ -18,6 +19,8 @@ class Outputs(TypedDict):
     """After an `up`; mappings are by role."""
 
     api_url: str
+    api_reach: str
+    """Who reaches it there, in words."""
     models: list[str]
     kv_pool: KvPool
     gid_index: dict[str, int | None]
@@ -35,7 +38,9 @@ def export(pair: SparkPair) -> None:
     cluster, report = pair.cluster, pair.readiness.report
     by_role = list(zip(pair.nodes, pair.fabrics, strict=True))
     checkpoints = zip(pair.nodes, pair.checkpoints, strict=True)
-    pulumi.export("api_url", cluster.api_url)
+    url = api_url(cluster, pair.head_host)
+    pulumi.export("api_url", url)
+    pulumi.export("api_reach", api_reach(cluster, url))
     pulumi.export("models", list(cluster.engine.served_model_name))
     pulumi.export("kv_pool", report.apply(lambda of: part(of, KvPool)))
     pulumi.export("gid_index", {node.role: fabric.gid_index for node, fabric in by_role})

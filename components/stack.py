@@ -25,6 +25,8 @@ class SparkPair:
     resource of an existing stack.
     """
 
+    head_host: str
+    """Of the head, as ssh reaches it."""
     nodes: list[Node]
     fabrics: list[Fabric]
     images: list[Image]
@@ -45,6 +47,8 @@ class SparkPair:
     ) -> None:
         """Every sequence is in rank order."""
         self.cluster, self.generation = cluster, generation
+        target, resolved = targets[0]
+        self.head_host = resolved.host if resolved else target.host
         ranks = range(len(cluster.nodes))
         self.nodes = nodes = [Node(cluster, rank, *targets[rank], plans[rank], generation) for rank in ranks]
         self.fabrics = [Fabric(cluster, node) for node in nodes]

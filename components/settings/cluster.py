@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from components.settings.base import PROJECT_DIR, Settings, SettingsError, at_field, complaints, one_line
-from components.settings.engine_settings import WILDCARDS, EngineSettings, in_url
+from components.settings.engine_settings import EngineSettings
 from components.settings.patches import PatchSettings
 from components.settings.profile import profiles, read_profile, with_profile
 from components.settings.sections import (
@@ -59,8 +59,9 @@ class ClusterSettings(Settings):
     """The Sparks in rank order; the first is the head."""
     ssh_config: Path | None = None
     """SSH config file to use instead of ~/.ssh/config, relative to the project."""
-    api_host: str | None = None
-    """Name or address under which clients reach the head, for the output api_url when the API binds a wildcard."""
+    api_host: str | None = Field(default=None, pattern=r"^[0-9A-Za-z.:-]+$")
+    """Name or address under which clients reach the head. Default: the bound address, or for a wildcard the host that
+    `ssh` knows the head by."""
     facts: Literal["on", "off"] = "on"
     """off: preview from the settings alone, for a reviewer who cannot reach the nodes."""
     image: ImageSettings
@@ -117,13 +118,6 @@ class ClusterSettings(Settings):
                 "nodes", f"{len(self.nodes)} nodes, but profile {self.profile} is tested with {allowed}: list {allowed}"
             )
         return self
-
-    @property
-    def api_url(self) -> str:
-        """Where clients reach the API: at the bound address, or at api_host or the head's fabric_ip for a wildcard."""
-        engine = self.engine
-        anywhere = self.api_host or str(self.nodes[0].fabric_ip)
-        return f"http://{anywhere if engine.host in WILDCARDS else in_url(engine.host)}:{engine.port}/v1"
 
     def reads_over_nfs(self, rank: int) -> bool:
         """Whether this rank reads the head's checkpoint instead of a copy of its own."""

@@ -1,9 +1,10 @@
-"""Ask the running pair one question, and describe it: KV pool, fabric, model, image, generation.
+"""Ask the running pair, and describe it: KV pool, fabric, model, image, generation.
 
-The question is asked on the head itself, over the same SSH as everything else, so it does not matter where the API
-listens; the key, if there is one, stays on the head. The numbers are the stack's outputs, taken from the ranks' own log
-lines. Where the API binds the head's loopback, the command of a tunnel to it is shown. The document of --json has
-outputs, question, answer, and tunnel (null when none is needed).
+It asks one question, the same one with thinking, and shows an image to a model that sees. All are asked on the head
+itself, over the same SSH as everything else, so it does not matter where the API listens; the key, if there is one,
+stays on the head. The numbers are the stack's outputs, taken from the ranks' own log lines. The line `reach` says who
+gets to the API: through a tunnel where it binds the head's loopback, else whether it answers this machine. The document
+of --json has outputs, question, answer, checks, tunnel (null when none is needed) and reach.
 
 example:    scripts/spark smoke --stack home --question "What is 6 x 7?"
 """
@@ -11,14 +12,20 @@ example:    scripts/spark smoke --stack home --question "What is 6 x 7?"
 import argparse
 import json
 import shlex
+import struct
+import zlib
+from base64 import b64encode
 from datetime import UTC, datetime
+from http.client import HTTPException
 from typing import TYPE_CHECKING
 
 from components.facts.checkpoint_plan import size
 from components.settings.cluster import ClusterSettings
 from components.ssh.node_script import run_script
-from components.ssh.target import SshError, resolve_nodes, targets_of
-from rank.probe import ProbeInputs
+from components.ssh.reach import tunnel
+from components.ssh.target import SshError, resolve_nodes
+from host.console import printable
+from rank.probe import DIRECT, Answers, Check, Checked, ProbeInputs
 from scripts.commands import Answer, Call, waiting
 from scripts.stacks import cluster_of
 
@@ -29,37 +36,79 @@ if TYPE_CHECKING:
     from components.verified import Verification
 
 LIMIT_S = 300
+REACH_S = 3
 
 
-def ask(cluster: ClusterSettings, stack: str, question: str) -> str:
-    """The answer to one question. Raises SshError with the reason when none comes back."""
+def checks(cluster: ClusterSettings, question: str) -> list[Check]:
+    """What is asked beside the plain question."""
+    thinking: Check = {
+        "name": "thinking",
+        "content": question,
+        "template": {"thinking": True, "reasoning_effort": "high"},
+    }
+    if not cluster.engine.limit_mm_per_prompt:
+        return [thinking]
+    parts = [
+        {"type": "text", "text": "Which colour is this image?"},
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{b64encode(red_png()).decode()}"}},
+    ]
+    return [thinking, {"name": "image", "content": parts, "template": {"thinking": False}}]
+
+
+def red_png(side: int = 32) -> bytes:
+    """A red square as a PNG file."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = (b"\0" + b"\xff\0\0" * side) * side
+    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def ask(cluster: ClusterSettings, stack: str, question: str) -> Answers:
+    """The pair's answers. Raises SshError with the reason when the first one does not come."""
     inputs: ProbeInputs = {
         "base_url": cluster.engine.local_url,
         "model": cluster.engine.served_model_name[0],
         "stack": stack,
         "question": question,
         "completion_timeout_s": LIMIT_S,
+        "checks": checks(cluster, question),
     }
     try:
         head, *_ = resolve_nodes(cluster)
-        with waiting("waiting for the answer"):
-            answer = run_script(*head, "rank.probe", inputs, timeout_s=LIMIT_S + 10)
+        with waiting("waiting for the answers"):
+            text = run_script(*head, "rank.probe", inputs, timeout_s=LIMIT_S * (1 + len(inputs["checks"])) + 10)
     except SshError as error:
         raise SshError(f"no answer from the pair: {error}: `pulumi up` finds out what is wrong") from None
-    return str(json.loads(answer)["answer"])
+    answer: Answers = json.loads(text)
+    return answer
 
 
-def tunnel(cluster: ClusterSettings) -> list[str] | None:
-    """argv of a tunnel from this machine's loopback to the API; None unless the API binds the head's loopback.
+def reach(url: str, argv: list[str] | None) -> str:
+    """Who gets to the API: by a tunnel, or whether it answers this machine, which needs no key."""
+    if argv:
+        return f"on the head; from here: {shlex.join(argv)}"
+    try:
+        DIRECT.open(f"{url.removesuffix('/v1')}/health", timeout=REACH_S).close()
+    except (OSError, HTTPException) as error:
+        return (
+            f"{url} does not answer this machine ({printable(str(error), 100)}): set api_host to a name or an address "
+            "of the head that clients reach, or look for a firewall"
+        )
+    return f"{url} answers this machine"
 
-    It does not share a connection: one that the user's configuration keeps open would keep the port open after Ctrl-C.
-    """
-    engine, port = cluster.engine, cluster.engine.port
-    if not engine.binds_loopback:
-        return None
-    head = targets_of(cluster)[0]
-    config = ["-F", str(head.config.absolute())] if head.config else []
-    return ["ssh", "-N", "-S", "none", "-L", f"{port}:{engine.local_host}:{port}", *config, *head.destination]
+
+def answered(check: Checked) -> str:
+    if check["problem"]:
+        return f"{check['name']:9}failed: {check['problem']}"
+    thought = f"({first_words(check['reasoning'])})   " if check["reasoning"] else ""
+    return f"{check['name']:9}{thought}{check['content']}"
+
+
+def first_words(text: str, most: int = 60) -> str:
+    return text if len(text) <= most else f"{text[:most].rsplit(' ', 1)[0]} ..."
 
 
 def duration(seconds: int) -> str:
@@ -117,17 +166,22 @@ def run(call: Call) -> Answer:
     cluster = cluster_of(stack.values())
     for line in lines(outputs, asked.took, asked.note):
         call.show(line)
-    argv = tunnel(cluster)
-    if argv:
-        call.show(f"from here  {shlex.join(argv)}")
+    argv = tunnel(cluster, cluster.ssh_config and cluster.ssh_config.absolute())
+    way = reach(outputs["api_url"], argv)
+    call.show(f"reach    {way}")
     answer = ask(cluster, stack.name, asked.question)
-    call.show(f"> {asked.question}   {answer}")
+    call.show(f"> {asked.question}   {answer['answer']}")
+    for check in answer["checks"]:
+        call.show(answered(check))
     return Answer(
         {
             "stack": stack.title,
             "outputs": outputs,
             "question": asked.question,
-            "answer": answer,
+            "answer": answer["answer"],
+            "checks": answer["checks"],
             "tunnel": argv,
-        }
+            "reach": way,
+        },
+        code=1 if any(check["problem"] for check in answer["checks"]) else 0,
     )

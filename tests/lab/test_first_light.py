@@ -8,6 +8,7 @@ import pytest
 
 from tests.lab.checkpoint import verified
 from tests.lab.pair import (
+    MODEL,
     NODES,
     PROJECT_DIR,
     Stack,
@@ -53,6 +54,23 @@ def test_smoke_asks_the_running_pair_and_shows_the_way_to_its_api(stack: Stack, 
     document = json.loads(stack.spark("smoke", "--json").text)
     assert "4183" in document["answer"] and document["outputs"] == stack.outputs()
     assert document["tunnel"][-3:] == ["-F", str(project() / ".lab" / "ssh_config"), "lab-head"]
+    [thinking] = document["checks"]
+    assert (thinking["name"], thinking["content"]) == ("thinking", "4183.") and "4183" in thinking["reasoning"]
+    # the head's loopback is the head's own, and its tunnel brings the API here
+    assert document["outputs"]["api_reach"].startswith("on the head; from elsewhere through ssh -N")
+
+
+def test_the_four_efforts_are_four_prompts(stack: Stack, first_up: str) -> None:
+    """Through the checkpoint's own encoder, and the edited mapping that leads to it."""
+    thinking = [{"thinking": True, "reasoning_effort": effort} for effort in ("low", "high", "max")]
+    said = []
+    for template in ({"thinking": False}, *thinking):
+        body = {"model": MODEL, "messages": [{"role": "user", "content": "Write prose"}], "max_tokens": 32}
+        message = api("/v1/chat/completions", {**body, "chat_template_kwargs": template})[1]["choices"][0]["message"]
+        said.append((message["reasoning"] is None, message["content"]))
+    assert [none for none, _ in said] == [True, False, False, False]
+    # the stand-in's text is a function of the prompt
+    assert len({text for _, text in said}) == 4
 
 
 def test_each_rank_has_its_own_nodes_gid_index_and_no_empty_nccl_variable(stack: Stack, first_up: str) -> None:

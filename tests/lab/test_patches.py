@@ -1,5 +1,6 @@
 """Startup patches: fetched once by the head, verified on both nodes, run by both ranks, and fail closed."""
 
+import json
 from collections.abc import Iterator
 from hashlib import sha256
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -65,6 +66,8 @@ class Patches:
 
     def __call__(self, cluster: dict[str, Any]) -> None:
         cluster["patches"] = self.values
+        # as the profile with images has it
+        cluster["engine"] = {"limit_mm_per_prompt": {"image": 8}}
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +92,8 @@ def test_both_ranks_start_patched_and_the_head_alone_fetches(stack: Stack, origi
             "spark: patch 2 of 2 two: skipped, nothing to change",
         ]
     assert ask()
+    checks = json.loads(stack.spark("smoke", "--json").text)["checks"]
+    assert [(check["name"], check["problem"]) for check in checks] == [("thinking", None), ("image", None)]
     askers = {address for address, _ in origin.asked}
     assert len(askers) == 1, "the worker gets its files from the head"
     mounts = {mount["Destination"]: mount["RW"] for mount in inspect("worker", "spark-dev-rank1")["Mounts"]}

@@ -132,6 +132,14 @@ def test_a_request_s_effort_goes_through_the_image_s_mapping(client, monkeypatch
     assert seen == [(True, "high"), (True, "max")], "the image turns low into high, until a rank's start corrects it"
 
 
+def test_an_effort_beside_the_messages_turns_thinking_on_or_off_as_in_vllm(client):
+    """Its protocol.py passes it on to the template, with enable_thinking."""
+    on, off = ({"reasoning_effort": effort} for effort in ("low", "none"))
+    assert client.chat("What is 47 x 89?", **on)["choices"][0]["message"]["reasoning"]
+    thinking = {"chat_template_kwargs": {"thinking": True}}
+    assert client.chat("What is 47 x 89?", **off, **thinking)["choices"][0]["message"]["reasoning"] is None
+
+
 def test_the_counters_move_as_drafts_are_accepted(client):
     client.chat("Write prose", max_tokens=200)
     drafts, drafted, accepted = (
@@ -238,6 +246,7 @@ def test_requests_are_logged_as_uvicorn_does(client):
         ({"messages": [{"role": "user", "content": "x"}], "max_tokens": 0}, "max_tokens must be at least 1"),
         ({"messages": [{"role": "user", "content": "x"}], "max_tokens": 2**21}, "maximum context length is 1048576"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "At most 0 image(s)"),
+        ({"messages": [{"role": "system", "content": [{"type": "image_url"}]}]}, "not supported in a message of role"),
     ],
 )
 def test_a_request_that_vllm_refuses_is_a_bad_request(client, body, words):

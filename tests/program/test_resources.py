@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 
+from components.ssh.reach import api_url
 from components.verified import verification
 from loader import payload
 from tests.program.conftest import API_KEY, DIGEST, REPORT, VERIFIED, Engine, Runner
@@ -173,6 +174,7 @@ def test_the_gate_opens_after_every_rank_and_runs_again_for_other_ranks(engine: 
 def test_the_outputs_are_what_a_person_and_a_script_ask_for(dev: Engine):
     assert {name: value for name, value in dev.outputs.items() if name != "generation"} == {
         "api_url": "http://127.0.0.1:8888/v1",
+        "api_reach": dev.outputs["api_reach"],
         "models": ["deepseek-v4-flash-dspark"],
         "kv_pool": {
             "kv_memory_gib": 17.21,
@@ -198,16 +200,28 @@ def test_the_outputs_are_what_a_person_and_a_script_ask_for(dev: Engine):
     ("host", "api", "probe"),
     [
         ("127.0.0.1", "127.0.0.1", "127.0.0.1"),
-        ("0.0.0.0", "198.51.100.1", "127.0.0.1"),
-        ("::", "198.51.100.1", "[::1]"),
+        ("0.0.0.0", "spark-a.example.net", "127.0.0.1"),
+        ("::", "spark-a.example.net", "[::1]"),
         ("2001:db8::10", "[2001:db8::10]", "[2001:db8::10]"),
         ("192.0.2.10", "192.0.2.10", "192.0.2.10"),
-        ("spark-a.example.net", "spark-a.example.net", "spark-a.example.net"),
     ],
 )
-def test_clients_and_probes_ask_where_the_server_is_bound(host: str, api: str, probe: str):
+def test_clients_and_probes_ask_where_the_server_can_be_reached(host: str, api: str, probe: str):
+    """Nobody but the nodes has an address of the fabric."""
     stack = cluster(change={"engine": {"host": host, "allow_unauthenticated_lan": True}})
-    assert (stack.api_url, stack.engine.local_url) == (f"http://{api}:8888/v1", f"http://{probe}:8888")
+    assert api_url(stack, "spark-a.example.net") == f"http://{api}:8888/v1"
+    assert stack.engine.local_url == f"http://{probe}:8888"
+
+
+def test_api_host_is_where_clients_go_whatever_is_bound():
+    stack = cluster(change={"api_host": "llm.example.net", "engine": {"host": "::", "allow_unauthenticated_lan": True}})
+    assert api_url(stack, "spark-a") == "http://llm.example.net:8888/v1"
+
+
+def test_an_api_of_the_heads_loopback_says_so_with_the_tunnel_to_it(dev: Engine):
+    assert dev.outputs["api_reach"] == (
+        "on the head; from elsewhere through ssh -N -S none -L 8888:127.0.0.1:8888 -F .lab/ssh_config lab-head"
+    )
 
 
 def test_an_address_that_is_bound_reaches_output_probe_and_health_check(run_program: Runner):

@@ -43,7 +43,7 @@ class Config:
     timeout_s: int
     """Of the rendezvous."""
     headless: bool
-    images: bool
+    images: int
     autotune: bool
     chat_template_kwargs: dict[str, Any]
 
@@ -137,6 +137,6 @@ def engine_config(options: argparse.Namespace) -> Config:
         timeout_s=options.distributed_timeout_seconds,
         headless=options.headless,
         autotune=options.enable_flashinfer_autotune is not False,
-        images=bool((options.limit_mm_per_prompt or {}).get("image")),
+        images=int((options.limit_mm_per_prompt or {}).get("image", 0)),
         chat_template_kwargs=options.default_chat_template_kwargs or {},
     )

@@ -11,6 +11,7 @@ from . import answers
 from .config import Config
 from .engine import Piece, Usage
 
+IMAGE = "<image>"
 UNBOUNDED_TOKENS = 256
 """The length of a text without a limit in the request."""
 
@@ -105,21 +106,29 @@ class Request:
         return {**self.head(kind), "choices": [], "usage": self.usage_document()}
 
 
-def text_of(content: Any, images: bool) -> str:
-    """The text of a message's content, which is a string or a list of parts."""
+def text_of(content: Any, role: str) -> str:
+    """The text of a message's content, which is a string or a list of parts. Only a user shows images."""
     if isinstance(content, str) or content is None:
         return content or ""
     texts = []
     for part in content:
         if part.get("type") == "text":
             texts.append(part["text"])
-        elif part.get("type") == "image_url" and images:
-            texts.append("<image>")
+        elif part.get("type") == "image_url" and role == "user":
+            texts.append(IMAGE)
         else:
-            raise BadRequest(
-                f"At most 0 {part.get('type', 'unknown').removesuffix('_url')}(s) may be provided in one prompt."
-            )
+            raise BadRequest(f"{part.get('type', 'unknown')} is not supported in a message of role {role}")
     return "\n".join(texts)
+
+
+def template_of(asked: dict[str, Any], config: Config) -> dict[str, Any]:
+    """The chat template's arguments: the server's, the request's own, and its reasoning_effort, the last of which wins."""
+    mine = asked.get("chat_template_kwargs") or {}
+    effort = asked.get("reasoning_effort")
+    named = {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+    if "enable_thinking" in mine:
+        named.pop("enable_thinking", None)
+    return {**config.chat_template_kwargs, **mine, **named}
 
 
 def read(body: bytes, chat: bool, config: Config, details: bool) -> Request:
@@ -139,12 +148,16 @@ def read(body: bytes, chat: bool, config: Config, details: bool) -> Request:
             raise BadRequest(
                 "1 validation error:\n  {'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'Field required'}"
             )
+        roles = [message.get("role", "user") for message in messages]
         flat = [
-            {"role": message.get("role", "user"), "content": text_of(message.get("content"), config.images)}
-            for message in messages
+            {"role": role, "content": text_of(message.get("content"), role)}
+            for role, message in zip(roles, messages, strict=True)
         ]
-        template = {**config.chat_template_kwargs, **(asked.get("chat_template_kwargs") or {})}
-        thinking = bool(template.get("thinking"))
+        if sum(message["content"].count(IMAGE) for message in flat) > config.images:
+            raise BadRequest(f"At most {config.images} image(s) may be provided in one prompt.", param="image")
+        template = template_of(asked, config)
+        thinking = bool(template.get("thinking") or template.get("enable_thinking"))
+        thinking = thinking and template.get("reasoning_effort") != "none"
         # imported late, because a rank's start edits the mapping and replaces the encoder
         mapping = import_module(".tokenizers.deepseek_v4", __package__)
         try:

@@ -21,6 +21,7 @@ from host.console import printable, say
 from host.our_folder import folder_of
 
 QUESTION = "What is 47 x 89?"
+CHECK_TOKENS = 256
 WARM_UP = "Write 200 words about memory bandwidth."
 # a node's http_proxy is for the internet, not for the engine beside us
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -42,9 +43,20 @@ class WarmUp(TypedDict):
     """Limit of the whole warm-up: no request begins after it."""
 
 
+class Check(TypedDict):
+    """A further request, for a person who wants to see it answered."""
+
+    name: str
+    content: object
+    """Of the user's message: a text, or a list of parts."""
+    template: Mapping[str, object]
+    """Switches of the chat template."""
+
+
 class Further(TypedDict, total=False):
     question: str
     """Instead of ours."""
+    checks: list[Check]
     warm_up: WarmUp
 
 
@@ -54,6 +66,14 @@ class ProbeInputs(Further):
     """A name that the API serves."""
     stack: str
     completion_timeout_s: float
+
+
+class Checked(TypedDict):
+    name: str
+    reasoning: str
+    content: str
+    problem: str | None
+    """Why there is no answer, if so."""
 
 
 class Answer(TypedDict):
@@ -66,10 +86,25 @@ class Answer(TypedDict):
     """Whether the last two passes agree, or there were none to make."""
 
 
+class Answers(Answer):
+    checks: list[Checked]
+
+
+class Message(NamedTuple):
+    """What the model said: a thinking model may spend all its tokens on reasoning."""
+
+    reasoning: str
+    content: str
+
+    @property
+    def text(self) -> str:
+        return self.content or self.reasoning
+
+
 def complete(
-    inputs: ProbeInputs, prompt: str, max_tokens: int, template: Mapping[str, object] | None = None
-) -> tuple[str, float]:
-    """One chat completion: text and seconds. Reasoning counts as text: a thinking model may spend its tokens there."""
+    inputs: ProbeInputs, prompt: object, max_tokens: int, template: Mapping[str, object] | None = None
+) -> tuple[Message, float]:
+    """One chat completion and its seconds. Raises ValueError for an answer without text, OSError, HTTPException."""
     body: dict[str, object] = {
         "model": inputs["model"],
         "messages": [{"role": "user", "content": prompt}],
@@ -87,13 +122,25 @@ def complete(
     with DIRECT.open(request, timeout=inputs["completion_timeout_s"]) as response:
         answer = json.load(response)
     try:
-        message = answer["choices"][0]["message"]
-        text = message.get("content") or message.get("reasoning") or ""
+        said = answer["choices"][0]["message"]
+        message = Message(said.get("reasoning") or "", said.get("content") or "")
     except (AttributeError, IndexError, KeyError, TypeError):
-        raise ValueError(f"the answer to {prompt!r} is not a completion: {json.dumps(answer)[:300]}") from None
-    if not text.strip():
-        raise ValueError(f"the completion of {prompt!r} is empty: {json.dumps(answer)[:300]}")
-    return text, time.monotonic() - began
+        raise ValueError(f"the answer is not a completion: {json.dumps(answer)[:300]}") from None
+    if not message.text.strip():
+        raise ValueError(f"the completion is empty: {json.dumps(answer)[:300]}")
+    return message, time.monotonic() - began
+
+
+def checked(inputs: ProbeInputs, check: Check) -> Checked:
+    """One further request. Never fatal."""
+    none: Checked = {"name": check["name"], "reasoning": "", "content": "", "problem": None}
+    try:
+        message, _ = complete(inputs, check["content"], CHECK_TOKENS, check["template"])
+    except urllib.error.HTTPError as error:
+        return {**none, "problem": printable(f"{error.code}: {error.read().decode(errors='replace')}", 300)}
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return {**none, "problem": printable(str(error), 300)}
+    return {**none, "reasoning": printable(message.reasoning.strip()), "content": printable(message.content.strip())}
 
 
 class Round(NamedTuple):
@@ -159,7 +206,7 @@ def main() -> None:
     inputs: ProbeInputs = json.loads(sys.argv[1])
     question = inputs.get("question", QUESTION)
     try:
-        answer, first_s = complete(inputs, question, 64)
+        message, first_s = complete(inputs, question, 64)
     except urllib.error.HTTPError as error:
         if error.code == 401:
             raise SystemExit(
@@ -175,10 +222,11 @@ def main() -> None:
         ) from None
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise SystemExit(f"the first completion failed: {error}") from None
-    answer = printable(answer.strip())
+    answer = printable(message.text.strip())
     say(f"{question}   {answer}   ({first_s:.2f} s)")
     seconds, settled = warm_up(inputs, inputs["warm_up"]) if "warm_up" in inputs else ([], True)
-    result: Answer = {"answer": answer, "first_s": first_s, "warmup_s": seconds, "settled": settled}
+    checks = [checked(inputs, check) for check in inputs.get("checks", [])]
+    result: Answers = {"answer": answer, "first_s": first_s, "warmup_s": seconds, "settled": settled, "checks": checks}
     print(json.dumps(result))
 
 

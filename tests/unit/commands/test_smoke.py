@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.executables import Recorder
 from tests.unit.operators import Engine, Spark, write
+from tests.unit.servers import serving
 from tests.unit.stacks import NODES, raw
 
 OUTPUTS: dict[str, Any] = {
@@ -25,6 +26,12 @@ OUTPUTS: dict[str, Any] = {
     },
     "generation": "01abca63",
 }
+CHECKS = [
+    {"name": "thinking", "reasoning": "6 times 7, so", "content": "42.", "problem": None},
+    {"name": "image", "reasoning": "", "content": "", "problem": "400: At most 0 image(s)"},
+]
+ANSWERS = {"answer": "42.", "first_s": 0.5, "checks": CHECKS[:1]}
+TUNNEL = ["ssh", "-N", "-S", "none", "-L", "8888:127.0.0.1:8888", "-l", "ops", "spark-a.example.net"]
 SSH = """
 case " $* " in
   *" -G "*) printf 'hostname spark\\nuser ops\\nport 22\\n' ;;
@@ -39,7 +46,7 @@ def home(project: Path, engine: Engine, recorder: Recorder) -> Engine:
     write(project, "home", raw())
     engine.config(raw())
     engine.outputs(OUTPUTS)
-    recorder.answer("ssh", SSH.format(does="""echo '{"answer": "42.", "first_s": 0.5}'"""))
+    recorder.answer("ssh", SSH.format(does=f"echo '{json.dumps(ANSWERS)}'"))
     return engine
 
 
@@ -52,8 +59,9 @@ def test_it_shows_what_serves_the_way_to_it_and_the_answer(home: Engine, spark: 
         "model    3c5ed1f0    head 155.4 GiB verified 2026-12-01 07:10 UTC"
         "    worker 155.4 GiB over NFS verified 2026-12-01 07:12 UTC",
         "image    runtime@sha256:aaaaaaaaaaaa    generation 01abca63",
-        "from here  ssh -N -S none -L 8888:127.0.0.1:8888 -l ops spark-a.example.net",
+        f"reach    on the head; from here: {shlex.join(TUNNEL)}",
         "> What is 6 x 7?   42.",
+        "thinking (6 times 7, so)   42.",
     ]
     assert (shown.code, shown.err) == (0, "")
 
@@ -67,7 +75,9 @@ def test_json_is_one_document_of_all_that(home: Engine, spark: Spark):
             "outputs": OUTPUTS,
             "question": "What is 47 x 89?",
             "answer": "42.",
-            "tunnel": ["ssh", "-N", "-S", "none", "-L", "8888:127.0.0.1:8888", "-l", "ops", "spark-a.example.net"],
+            "checks": CHECKS[:1],
+            "tunnel": TUNNEL,
+            "reach": f"on the head; from here: {shlex.join(TUNNEL)}",
         },
     )
 
@@ -76,8 +86,12 @@ def test_the_head_is_asked_by_the_stacks_own_name_and_no_key_leaves_it(
     home: Engine, spark: Spark, recorder: Recorder, project: Path
 ):
     home.config(raw(change={"engine": {"host": "0.0.0.0"}}), "api_key")
-    shown = spark("--stack", "acme/home", "smoke", "--json")
-    assert shown.code == 0 and json.loads(shown.out)["tunnel"] is None
+    with serving(lambda _: (200, b"")) as (url, asked_here):
+        home.outputs({**OUTPUTS, "api_url": f"{url}/v1"})
+        shown = spark("--stack", "acme/home", "smoke", "--json")
+    document = json.loads(shown.out)
+    assert (shown.code, document["tunnel"], document["reach"]) == (0, None, f"{url}/v1 answers this machine")
+    assert [(path, headers.get("Authorization")) for _, path, headers, _ in asked_here] == [("/health", None)]
     [asked] = [call for call in recorder.calls("ssh") if "-G" not in call]
     assert asked[-2] == "spark-a.example.net"
     inputs = json.loads(next(word for word in shlex.split(asked[-1]) if word.startswith("{")))
@@ -85,11 +99,32 @@ def test_the_head_is_asked_by_the_stacks_own_name_and_no_key_leaves_it(
     assert not any("api_key" in word for call in home.calls() for word in call), "the key was never asked for"
 
 
+def test_a_check_that_fails_is_shown_and_so_is_an_api_that_this_machine_does_not_reach(
+    home: Engine, spark: Spark, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+):
+    """Asked without the proxy of the environment, which may see more than this machine."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:2")
+    recorder.answer("ssh", SSH.format(does=f"echo '{json.dumps({**ANSWERS, 'checks': CHECKS})}'"))
+    home.config(
+        raw(change={"profile": "vision-exp", "api_host": "127.0.0.1", "engine": {"host": "0.0.0.0", "port": 1}}),
+        "api_key",
+    )
+    home.outputs({**OUTPUTS, "api_url": "http://127.0.0.1:1/v1"})
+    shown = spark("smoke")
+    assert shown.code == 1
+    assert "image    failed: 400: At most 0 image(s)" in shown.out
+    assert "http://127.0.0.1:1/v1 does not answer this machine (<urlopen error [Errno 111]" in shown.out
+    [asked] = [call for call in recorder.calls("ssh") if "-G" not in call]
+    inputs = json.loads(next(word for word in shlex.split(asked[-1]) if word.startswith("{")))
+    assert [check["name"] for check in inputs["checks"]] == ["thinking", "image"]
+    assert inputs["checks"][1]["content"][1]["image_url"]["url"].startswith("data:image/png;base64,iVBORw0KGgo")
+
+
 def test_the_tunnel_takes_the_stacks_own_ssh_configuration_from_any_folder(home: Engine, spark: Spark, project: Path):
     nodes = [{**NODES[0], "ssh": "ops@[2001:db8::1]:2222"}, NODES[1]]
     home.config(raw(change={"ssh_config": "of ssh", "nodes": nodes, "engine": {"host": "::1"}}))
-    [line] = [line for line in spark("smoke").out.splitlines() if line.startswith("from here")]
-    assert shlex.split(line)[2:] == [
+    [line] = [line for line in spark("smoke").out.splitlines() if line.startswith("reach")]
+    assert shlex.split(line.partition("from here: ")[2]) == [
         *("ssh", "-N", "-S", "none", "-L", "8888:[::1]:8888", "-F", str(project / "of ssh")),
         *("-l", "ops", "-p", "2222", "2001:db8::1"),
     ]

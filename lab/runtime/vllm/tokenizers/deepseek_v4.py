@@ -16,7 +16,7 @@ def get_deepseek_v4_tokenizer() -> Tokenizer:
     class DeepseekV4Tokenizer:
         def apply_chat_template(self, messages: list[dict[str, str]], **kwargs: Any) -> str:
             """The prompt of a chat. The template's arguments are thinking and reasoning_effort."""
-            thinking = bool(kwargs.get("thinking"))
+            thinking = bool(kwargs.get("thinking") or kwargs.get("enable_thinking"))
             reasoning_effort = kwargs.get("reasoning_effort")
             if not isinstance(reasoning_effort, str):
                 reasoning_effort = None

@@ -92,15 +92,15 @@ def test_a_model_that_spends_its_tokens_on_thinking_has_answered(tmp_path: Path)
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (said(content=""), "the first completion failed: the completion of 'What is 47 x 89?' is empty: "),
-        (said(content=None), "the first completion failed: the completion of 'What is 47 x 89?' is empty: "),
-        (said(content=" \n"), "the first completion failed: the completion of 'What is 47 x 89?' is empty: "),
-        (body({"choices": []}), "the first completion failed: the answer to 'What is 47 x 89?' is not a completion: "),
+        (said(content=""), "the first completion failed: the completion is empty: "),
+        (said(content=None), "the first completion failed: the completion is empty: "),
+        (said(content=" \n"), "the first completion failed: the completion is empty: "),
+        (body({"choices": []}), "the first completion failed: the answer is not a completion: "),
         (
             body({"object": "error"}),
-            "the first completion failed: the answer to 'What is 47 x 89?' is not a completion: ",
+            "the first completion failed: the answer is not a completion: ",
         ),
-        (body([]), "the first completion failed: the answer to 'What is 47 x 89?' is not a completion: "),
+        (body([]), "the first completion failed: the answer is not a completion: "),
         ((200, b"<html>"), "the first completion failed: "),
         ((500, b"EngineCore encountered an issue"), "the first completion failed with 500: EngineCore encountered an"),
         ((0, b""), "the first completion failed: "),
@@ -166,6 +166,24 @@ def test_an_answer_of_control_characters_is_shown_as_text(tmp_path: Path):
     answer = json.loads(done.stdout)["answer"]
     assert answer.startswith(r"4183\x00\x1b[2J\u202e.") and len(answer) < 2100
     assert "\x1b" not in done.stderr
+
+
+def test_further_requests_are_answered_or_say_why_not_and_never_fail_the_probe(tmp_path: Path):
+    checks = [
+        {"name": "thinking", "content": "What?", "template": {"thinking": True}},
+        {"name": "image", "content": [{"type": "image_url"}], "template": {"thinking": False}},
+    ]
+
+    def answer(request: Request) -> Answer:
+        sees = isinstance(request[3]["messages"][0]["content"], list)
+        return body({"error": "no eyes"}, 400) if sees else said(content="4183.", reasoning="so")
+
+    done, _ = run(answer, tmp_path, {"checks": checks})
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["checks"] == [
+        {"name": "thinking", "reasoning": "so", "content": "4183.", "problem": None},
+        {"name": "image", "reasoning": "", "content": "", "problem": '400: {"error": "no eyes"}'},
+    ]
 
 
 class Steps:
