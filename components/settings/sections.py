@@ -207,8 +207,8 @@ class HardwareSettings(Settings):
 
     architecture: Literal["arm64", "amd64"] = "arm64"
     """Machine architecture of both the node and the image."""
-    reserve_gib: float = Field(default=8, ge=0)
+    reserve_gib: float = Field(default=9, ge=0)
     """What the engine's processes take beside gpu_memory_utilization, in GiB. The howtospark pair's head went from 117
-    available to 5 with a share of 103.4."""
+    available to 5 with a share of 103."""
     memory_gib: float = Field(default=119, gt=0)
     """Least memory that a healthy node shows, in GiB (a Spark has 121)."""

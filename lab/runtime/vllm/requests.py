@@ -122,7 +122,7 @@ def text_of(content: Any, role: str) -> str:
 
 
 def template_of(asked: dict[str, Any], config: Config) -> dict[str, Any]:
-    """The chat template's arguments: the server's, the request's own, and its reasoning_effort, the last of which wins."""
+    """The chat template's arguments: the server's, the request's own, and its reasoning_effort, which wins."""
     mine = asked.get("chat_template_kwargs") or {}
     effort = asked.get("reasoning_effort")
     named = {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}

@@ -123,7 +123,7 @@ def complete(
         answer = json.load(response)
     try:
         said = answer["choices"][0]["message"]
-        message = Message(said.get("reasoning") or "", said.get("content") or "")
+        message = Message(str(said.get("reasoning") or ""), str(said.get("content") or ""))
     except (AttributeError, IndexError, KeyError, TypeError):
         raise ValueError(f"the answer is not a completion: {json.dumps(answer)[:300]}") from None
     if not message.text.strip():
@@ -192,8 +192,10 @@ def warm_up(inputs: ProbeInputs, plan: WarmUp) -> tuple[list[float], bool]:
         try:
             took = at_once(inputs, plan, step)
         except (OSError, ValueError, http.client.HTTPException) as error:
-            say(f"warm-up, {step.name} failed: {error}: the pair serves, and its warm-up ends here")
-            break
+            say(f"warm-up, {step.name} failed: {error}: the pair serves without it")
+            if step in passes:
+                break
+            continue
         say(f"warm-up {number} of at most {len(steps)}: {step.name}, {took:.2f} s")
         if step in passes:
             seconds.append(took)
@@ -213,7 +215,7 @@ def main() -> None:
                 "the engine is up but refuses our API key: was it started with another one? Change the key and run up"
             ) from None
         raise SystemExit(
-            f"the first completion failed with {error.code}: {error.read().decode(errors='replace')[:500]}"
+            f"the first completion failed with {error.code}: {printable(error.read().decode(errors='replace'), 500)}"
         ) from None
     except TimeoutError:
         limit = inputs["completion_timeout_s"]

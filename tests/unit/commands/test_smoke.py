@@ -66,6 +66,22 @@ def test_it_shows_what_serves_the_way_to_it_and_the_answer(home: Engine, spark: 
     assert (shown.code, shown.err) == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("pool", "line"),
+    [
+        (
+            {"kv_tokens": 2_300_000, "expected_kv_tokens": 2_555_830},
+            ["kv pool  2,300,000 tokens, 90% of what others have"],
+        ),
+        ({"kv_memory_gib": 16.0, "kv_tokens": None}, ["kv pool  16 GiB a rank"]),
+        ({"kv_memory_gib": None, "kv_tokens": None, "context_tokens": None, "max_concurrency": None}, []),
+    ],
+)
+def test_what_the_ranks_did_not_print_is_left_out(home: Engine, spark: Spark, pool: dict[str, Any], line: list[str]):
+    home.outputs({**OUTPUTS, "kv_pool": pool})
+    assert [each for each in spark("smoke").out.splitlines() if each.startswith("kv pool")] == line
+
+
 def test_json_is_one_document_of_all_that(home: Engine, spark: Spark):
     shown = spark("smoke", "--json")
     assert (shown.code, json.loads(shown.out)) == (

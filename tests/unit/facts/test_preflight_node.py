@@ -46,11 +46,11 @@ def test_too_little_memory_shows_need_and_have():
     text = one(judge(lambda node: node["memory"].update(MemAvailable=90 * GIB_KB)))
     assert text == (
         "worker: 90.0 GiB of memory are available; gpu_memory_utilization 0.835 takes 101.0 of 121.0, and the engine's "
-        "processes 8 beside it: free memory on the node (`ps aux --sort -rss`), or lower the setting"
+        "processes 9 beside it: free memory on the node (`ps aux --sort -rss`), or lower the setting"
     )
 
 
-@pytest.mark.parametrize(("available", "level"), [(108, "error"), (110, "warning"), (111, None)])
+@pytest.mark.parametrize(("available", "level"), [(109, "error"), (111, "warning"), (112, None)])
 def test_the_host_needs_memory_beside_the_engines_share(available: int, level: str | None):
     said = judge(lambda node: node["memory"].update(MemAvailable=available * GIB_KB))
     assert [item.level for item in said] == ([level] if level else [])

@@ -186,6 +186,16 @@ def test_further_requests_are_answered_or_say_why_not_and_never_fail_the_probe(t
     ]
 
 
+def test_a_shape_that_fails_leaves_the_others(tmp_path: Path):
+    def answer(request: Request) -> Answer:
+        return body({}, 400) if "chat_template_kwargs" in request[3] else said(content="words")
+
+    plan = {**PLAN, "streams": [1], "passes": 2}
+    done, requests = run(answer, tmp_path, {"warm_up": plan})
+    assert done.returncode == 0 and len(requests) == 1 + 1 + 2 + 2
+    assert "thinking off failed: HTTP Error 400: Bad Request: the pair serves without it" in done.stderr
+
+
 class Steps:
     """Rounds and passes that take these seconds, or fail."""
 
