@@ -59,7 +59,7 @@ class Engine(pulumi.ComponentResource):
             node = nodes[rank]
             purged = self._purge(cluster, node, checkpoints, generation)
             depends: list[pulumi.Resource] = [fabrics[rank].lookup, images[rank].pulled, purged]
-            depends += [patches[rank].placed] if patches else []
+            depends += patches[rank].placed if patches else []
             labels = dict(shared)
             if rank == 0:
                 labels["spark.after"] = pulumi.Output.all(*[other.id for other in started]).apply(",".join)

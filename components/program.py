@@ -31,7 +31,12 @@ def load_settings() -> tuple[ClusterSettings, Secrets]:
     secrets = Secrets(**{name: config.get_secret(name) for name in SECRETS})
     problems = unknown_keys(pulumi.get_project()) + secret_problems({name: config.get(name) for name in SECRETS})
     try:
-        cluster = load(config.get_object("cluster"), has_api_key=secrets.api_key is not None, project_dir=PROJECT_DIR)
+        cluster = load(
+            config.get_object("cluster"),
+            has_api_key=secrets.api_key is not None,
+            has_hf_token=secrets.hf_token is not None,
+            project_dir=PROJECT_DIR,
+        )
     except SettingsError as error:
         raise SettingsError(problems + error.lines) from None
     if problems:

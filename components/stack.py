@@ -53,7 +53,7 @@ class SparkPair:
         self.nodes = nodes = [Node(cluster, rank, *targets[rank], plans[rank], generation) for rank in ranks]
         self.fabrics = [Fabric(cluster, node) for node in nodes]
         self.images = [Image(cluster, node) for node in nodes]
-        self.patches = patches.declare(cluster, nodes)
+        self.patches = patches.declare(cluster, nodes, secrets.hf_token)
         self.checkpoints = checkpoint.declare(cluster, nodes, self.images, secrets.hf_token)
         self.engine = Engine(
             cluster,

@@ -24,6 +24,7 @@ def settings_findings(cluster: ClusterSettings) -> Iterator[Finding]:
             "high_utilization",
         )
     yield from paid_for(cluster)
+    yield from experiments(cluster)
     if engine.capture_size < engine.graph_tokens:
         yield Finding(
             "warning",
@@ -35,6 +36,16 @@ def settings_findings(cluster: ClusterSettings) -> Iterator[Finding]:
         if name in ("NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_READ", "NCCL_DMABUF_ENABLE"):
             text = "a GB10 has no GPUDirect RDMA, so this does nothing or fails: remove it"
             yield Finding("warning", f"fabric/nccl/{name}", text)
+
+
+def experiments(cluster: ClusterSettings) -> Iterator[Finding]:
+    if cluster.patches and cluster.patches.abliterated:
+        yield Finding(
+            "warning",
+            "patches/abliterated",
+            "the direction was captured on another checkpoint (0731, FP8), and the recipe calls this experimental; "
+            "false brings the model back as it was",
+        )
 
 
 def paid_for(cluster: ClusterSettings) -> Iterator[Finding]:

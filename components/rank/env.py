@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
-from components.rank.mounts import CACHE
+from components.rank.mounts import ABLATION, CACHE
 from components.settings.cluster import ClusterSettings
+from patches import direction
 
 HUB_ENV = {
     "HF_HOME": CACHE,
@@ -62,6 +63,13 @@ FLIGHT_RECORDER_ENV = {
     "TORCH_NCCL_ENABLE_MONITORING": "1",
     "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "/tmp/fr_dump_pipe_",
 }
+ABLATION_ENV = {
+    "ABLATE": "1",
+    "DSV4_ABLATE_FILE": f"{ABLATION}/{direction.NAME}",
+    "DSV4_ABLATE_LAMBDA": "3.5",
+    "DSV4_ABLATE_LAYERS": "10-42",
+}
+"""The recipe's values; without the first, its patch edits nothing."""
 AT_START = ("NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_GID_INDEX")
 """Variables that rank.py resolves on its node at every start, unless the stack file sets them."""
 
@@ -70,6 +78,8 @@ def shared_env(settings: ClusterSettings) -> dict[str, str]:
     """Variables with the same value on every rank."""
     extra = {**settings.fabric.nccl, **settings.engine.extra_env}
     groups = [HUB_ENV, CACHE_ENV, VLLM_ENV, COMPILE_ENV, NCCL_ENV, FLIGHT_RECORDER_ENV]
+    if settings.patches and settings.patches.abliterated:
+        groups.append(ABLATION_ENV)
     merged = {name: value for group in groups for name, value in group.items()}
     kept = {name: value for name, value in merged.items() if name not in extra}
     return kept | {name: str(value) for name, value in extra.items() if value is not None}

@@ -2,11 +2,14 @@
 
 from components.rank.spec import Mount, Volume
 from components.settings.cluster import ClusterSettings
+from patches import direction as direction_file
 from patches.files import FOLDER
 from rank.patch_steps import MOUNT
 
 CACHE = "/cache/huggingface"
 HUB = f"{CACHE}/hub"
+ABLATION = f"{CACHE}/dspark-ablation"
+"""Folder of the direction's file, where the recipe has it."""
 SECRETS = "/run/spark"
 NFS_OPTIONS = "nfsvers=4.2,ro,nconnect=8,rsize=1048576,wsize=1048576,hard,timeo=600"
 """The recipe's mount options, without the address. hard: reads wait for a server that restarts, and do not fail."""
@@ -24,7 +27,9 @@ def mounts(settings: ClusterSettings, rank: int, stack: str, *, has_api_key: boo
 def patches_mount(settings: ClusterSettings) -> tuple[Mount, ...]:
     if not settings.patches:
         return ()
-    return (Mount("bind", str(MOUNT), f"{FOLDER}/{settings.patches.digest}", read_only=True),)
+    files = Mount("bind", str(MOUNT), f"{FOLDER}/{settings.patches.digest}", read_only=True)
+    direction = Mount("bind", ABLATION, direction_file.FOLDER, read_only=True)
+    return (files, direction) if settings.patches.abliterated else (files,)
 
 
 def hub_mount(settings: ClusterSettings, rank: int, stack: str) -> Mount:

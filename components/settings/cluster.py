@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from components.settings.base import PROJECT_DIR, Settings, SettingsError, at_field, complaints, one_line
 from components.settings.engine_settings import EngineSettings
-from components.settings.patches import PatchSettings
+from components.settings.patches import DIRECTION, PatchSettings
 from components.settings.profile import profiles, read_profile, with_profile
 from components.settings.sections import (
     DIGEST,
@@ -137,9 +137,15 @@ def lacks_patches(settings: ClusterSettings) -> list[str]:
     return [f"patches: {needs.why}: take {' and '.join(lacking)} back in, or another profile"]
 
 
-def patch_problems(settings: ClusterSettings) -> list[str]:
+def patch_problems(settings: ClusterSettings, has_hf_token: bool) -> list[str]:
     """Also what is wrong with the files in a folder of this machine, before anything is declared."""
     problems = lacks_patches(settings)
+    if settings.patches and settings.patches.abliterated and not has_hf_token:
+        page = f"{settings.checkpoint.endpoint}/{DIRECTION['repository']}"
+        problems.append(
+            f"patches/abliterated: its direction comes from a gated repository: accept the terms at {page}, then "
+            "pulumi config set --secret hf_token ..."
+        )
     try:
         if settings.patches:
             settings.patches.contents_here()
@@ -173,7 +179,12 @@ def with_digest(raw: dict[str, object], project_dir: Path, *, needed: bool) -> l
 
 
 def load(
-    raw: object, *, has_api_key: bool = False, project_dir: Path = PROJECT_DIR, to_start: bool = True
+    raw: object,
+    *,
+    has_api_key: bool = False,
+    has_hf_token: bool = False,
+    project_dir: Path = PROJECT_DIR,
+    to_start: bool = True,
 ) -> ClusterSettings:
     """Settings from the parsed value of `spark-stack:cluster`.
 
@@ -194,7 +205,7 @@ def load(
             detail for detail in error.errors() if not repeats(detail, bool(profile_problems), bool(digest_problems))
         )
     if settings:
-        problems += open_api(settings, has_api_key) + (patch_problems(settings) if to_start else [])
+        problems += open_api(settings, has_api_key) + (patch_problems(settings, has_hf_token) if to_start else [])
     if problems or settings is None:
         raise SettingsError(problems)
     return settings

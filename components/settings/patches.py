@@ -16,9 +16,19 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from components.settings.base import PROJECT_DIR, Settings, at_field, complaints
 from components.settings.sections import DIGEST
+from patches.direction import DirectionSource
 from patches.files import PatchSource, checked, read
 from rank.patch_steps import PatchStep
 
+ABLATION = "hotfix-dsv4-runtime-ablation.py"
+"""The recipe's patch that edits the model only with ABLATE=1."""
+ABLATION_COMMIT = "01eed1eed05e0772e9123e817945cebdff192286"
+DIRECTION: DirectionSource = {
+    "repository": "drowzeys/keys-DeepSeekV4-Flash-GA-0731-Dspark-Abliterated-Anchored-Tensors",
+    "path": "ablit/refusal_direction_r1.pt",
+    "sha256": "6e4d8a8f3aa9e21795faab2c5b14d29b019acdf2ddbfbd8238430458a5837fe0",
+}
+"""What the recipe fetches for it; its repository asks for an account that accepted its terms."""
 LOCKS_DIR = Path(__file__).parent / "patch_locks"
 
 
@@ -119,6 +129,9 @@ class PatchSettings(Settings):
     """Read the files from a copy of the repository in this folder of the control host instead of fetching them."""
     endpoint: str = Field(default="https://raw.githubusercontent.com", pattern=r"^https?://[^\s@]+$")
     """Where the head fetches them: <endpoint>/<repository>/<commit>/<folder>/<file>."""
+    abliterated: bool = False
+    """Take a refusal direction out of the model while it runs, which the recipe calls experimental. Needs the lock's
+    ABLATION, and hf_token for the gated repository of the direction's file."""
     limit_s: int = Field(default=120, ge=5)
     """Limit of one patch at a start, in seconds."""
 
@@ -130,6 +143,12 @@ class PatchSettings(Settings):
             raise at_field("lock", str(error)) from None
         if unknown := [name for name in self.skip if name not in names]:
             raise at_field("skip", f"the lock {self.lock} has no patch {unknown[0]!r}: it has {', '.join(names)}")
+        if self.abliterated and not any(PurePosixPath(patch.file).name == ABLATION for patch in self.patches):
+            raise at_field(
+                "abliterated",
+                f"the lock {self.lock} does not run {ABLATION}: make one of a commit that has it (scripts/spark "
+                f"patches lock --commit {ABLATION_COMMIT} --output my-patches.yaml), and set patches.lock",
+            )
         for patch in self.patches:
             if lacking := [name for name in patch.needs if name in self.skip]:
                 raise at_field("skip", f"{patch.name} needs {lacking[0]}: leave out both")

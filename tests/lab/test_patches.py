@@ -1,6 +1,5 @@
 """Startup patches: fetched once by the head, verified on both nodes, run by both ranks, and fail closed."""
 
-import json
 from collections.abc import Iterator
 from hashlib import sha256
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.lab.pair import NODES, Stack, ask, hub, identities, inspect, on, place, words_of
+from tests.lab.pair import NODES, Stack, api, ask, hub, identities, inspect, on, place, words_of
 
 COMMIT = "c0ffee" + "0" * 34
 ROOT = "/usr/local/lib/python3.12/dist-packages/vllm"
@@ -22,6 +21,7 @@ if "patched by one" not in text:
     file.write_text(text + "\\n# patched by one\\n")
 """
 TWO = f"grep -q 'patched by one' {ROOT}/tokenizers/deepseek_v4.py && echo 'two sees what one did'\n"
+ROLES = ("user", "system")
 FAILS = "echo 'the anchor moved' >&2\nexit 7\n"
 
 
@@ -92,8 +92,9 @@ def test_both_ranks_start_patched_and_the_head_alone_fetches(stack: Stack, origi
             "spark: patch 2 of 2 two: skipped, nothing to change",
         ]
     assert ask()
-    checks = json.loads(stack.spark("smoke", "--json").text)["checks"]
-    assert [(check["name"], check["problem"]) for check in checks] == [("thinking", None), ("image", None)]
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    answers = [api("/v1/chat/completions", {"messages": [{"role": role, "content": [image]}]}) for role in ROLES]
+    assert [status for status, _ in answers] == [200, 400], answers
     askers = {address for address, _ in origin.asked}
     assert len(askers) == 1, "the worker gets its files from the head"
     mounts = {mount["Destination"]: mount["RW"] for mount in inspect("worker", "spark-dev-rank1")["Mounts"]}

@@ -1,11 +1,17 @@
 """What a stack may say about startup patches, and what a lock may be."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from pydantic import ValidationError
 
-from components.settings.patches import LOCKS_DIR, PatchSettings, locks, read_lock
+from components.rank.build import rank_specs
+from components.settings.base import SettingsError
+from components.settings.cluster import load
+from components.settings.patches import ABLATION, LOCKS_DIR, PatchSettings, locks, read_lock
+from tests.unit.stacks import cluster, raw
 
 
 def refusal(**values: object) -> str:
@@ -74,3 +80,40 @@ def test_a_lock_that_is_wrong_is_refused_with_the_place(tmp_path, before, after,
     assert before in text
     file.write_text(text.replace(before, after, 1))
     assert expected in refusal(lock=str(file))
+
+
+def with_ablation(folder: Path) -> str:
+    """A lock that also runs the recipe's patch for an abliterated model."""
+    file = folder / "my-patches.yaml"
+    row = {"name": "ablation", "file": ABLATION, "sha256": "0" * 64, "run": "python3", "why": "a direction"}
+    lock = yaml.safe_load((LOCKS_DIR / "mia-c444d703.yaml").read_text())
+    file.write_text(yaml.safe_dump({**lock, "patches": [*lock["patches"], row]}))
+    return str(file)
+
+
+def test_an_abliterated_model_needs_the_patch_and_a_token(tmp_path: Path):
+    assert "does not run hotfix-dsv4-runtime-ablation.py: make one of a commit that has it" in refusal(
+        lock="mia-c444d703", abliterated=True
+    )
+    stack = raw("vision-exp", {"patches": {"lock": with_ablation(tmp_path), "abliterated": True}})
+    with pytest.raises(SettingsError, match=r"patches/abliterated: .* accept the terms at .*/drowzeys/keys-"):
+        load(stack)
+    assert load(stack, has_hf_token=True).patches
+
+
+def test_an_abliterated_model_differs_in_its_environment_and_a_mount_alone(tmp_path: Path):
+    """The weights stay the official ones, so false is the way back."""
+    lock = with_ablation(tmp_path)
+    before, after = (
+        rank_specs(cluster("vision-exp", {"patches": {"lock": lock, "abliterated": on}}), "dev", has_api_key=False)[1]
+        for on in (False, True)
+    )
+    assert {name: after.env[name] for name in after.env.keys() - before.env.keys()} == {
+        "ABLATE": "1",
+        "DSV4_ABLATE_FILE": "/cache/huggingface/dspark-ablation/direction_r1.pt",
+        "DSV4_ABLATE_LAMBDA": "3.5",
+        "DSV4_ABLATE_LAYERS": "10-42",
+    }
+    [mount] = set(after.mounts) - set(before.mounts)
+    assert (mount.target, mount.source, mount.read_only) == ("/cache/huggingface/dspark-ablation", "ablation", True)
+    assert replace(after, env=before.env, mounts=before.mounts) == before
