@@ -8,7 +8,7 @@ import pytest
 from components import program, remote
 from components.facts import preflight
 from components.ssh.target import SshError
-from tests.program.conftest import Engine, Runner
+from tests.program.runner import Engine, Runner
 
 
 def nobody(*_: object) -> Any:

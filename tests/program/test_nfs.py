@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.program.conftest import HUB, Engine, Runner
 from tests.program.pair import healthy
+from tests.program.runner import HUB, Engine, Runner
 
 
 def nfs(cluster: dict[str, Any]) -> None:

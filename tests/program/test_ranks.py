@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from loader import payload
-from tests.program.conftest import DIGEST, FOLDER, HUB, Engine, Runner
-from tests.program.pair import document, healthy, rank_container
+from tests.program.pair import healthy, rank_container
+from tests.program.runner import DIGEST, FOLDER, HUB, Engine, Runner
 from tests.unit.recipe import DSPARK_HEAD, DSPARK_WORKER, both_ranks
 
 BOTH = pytest.mark.parametrize("stack", ["dev", "example"])
@@ -124,35 +124,16 @@ def live(spec: str, **changed: Any) -> list[dict[str, Any]]:
 
 def test_a_live_pair_keeps_its_generation_through_a_change_that_reaches_no_rank(dev: Engine, run_program: Runner):
     spec = dev.ranks[0].labels["spark.spec"]
-    engine = run_program("dev", lambda cluster: cluster["readiness"].update(timeout_s=700), documents=live(spec))
-    assert [rank.labels["spark.generation"] for rank in engine.ranks] == ["aaaa1111"] * 2
-    assert engine.said == []
-
-
-def test_a_changed_setting_of_the_engine_is_another_spec_and_a_new_generation_with_its_reason(
-    dev: Engine, run_program: Runner
-):
-    spec = dev.ranks[0].labels["spark.spec"]
-    engine = run_program("dev", lambda cluster: cluster["engine"].update(max_num_seqs=8), documents=live(spec))
-    head, worker = engine.ranks
-    assert head.labels["spark.spec"] == worker.labels["spark.spec"] != spec
-    assert head.labels["spark.generation"] == worker.labels["spark.generation"] != "aaaa1111"
-    [(level, text)] = engine.said
-    assert level == "info" and text.endswith("the ranks were started from other settings")
-
-
-def test_a_setting_of_one_node_alone_is_another_spec_of_both_ranks(dev: Engine, run_program: Runner):
-    """Otherwise the head would be replaced alone."""
-    engine = run_program("dev", lambda cluster: cluster["nodes"][0].update(hf_cache="/raid/hf"))
-    assert {rank.labels["spark.spec"] for rank in engine.ranks}.isdisjoint({dev.ranks[0].labels["spark.spec"]})
+    decided = run_program.decided("dev", lambda cluster: cluster["readiness"].update(timeout_s=700), live(spec))
+    assert (decided.generation.name, decided.said) == ("aaaa1111", [])
 
 
 def test_a_dead_rank_replaces_both_with_its_reason(dev: Engine, run_program: Runner):
     documents = live(dev.ranks[0].labels["spark.spec"])
     documents[1]["containers"][0].update(running=False, exit_code=0)
-    engine = run_program("dev", documents=documents)
-    assert {rank.labels["spark.generation"] for rank in engine.ranks}.isdisjoint({"aaaa1111"})
-    assert engine.said[0][1].endswith("worker's rank ended with exit code 0")
+    decided = run_program.decided("dev", documents=documents)
+    assert decided.generation.name != "aaaa1111"
+    assert decided.said[0][1].endswith("worker's rank ended with exit code 0")
 
 
 # --- the fabric's modes ---
@@ -167,27 +148,21 @@ def test_a_pinned_index_is_each_nodes_own_looked_up_one(dev: Engine, run_program
     assert "spark.gid" not in dev.ranks[0].labels
 
 
-def test_a_resolved_index_is_not_part_of_the_container(dev: Engine):
-    """Otherwise a drift would replace a healthy pair."""
-    assert all("NCCL_IB_GID_INDEX" not in rank.env for rank in dev.ranks)
+def test_any_other_mode_never_takes_over_the_looked_up_index(dev: Engine, changed: Engine, damaged: Engine):
+    """resolve, a number, unset. Otherwise a drift would replace a healthy pair."""
+    indexes = [[rank.env.get("NCCL_IB_GID_INDEX") for rank in engine.ranks] for engine in (dev, changed, damaged)]
+    assert indexes == [[None, None], ["5", "5"], [None, None]]
 
 
-@pytest.mark.parametrize(("gid_index", "in_env"), [("unset", None), (3, "3")])
-def test_any_other_mode_never_takes_over_the_looked_up_index(
-    gid_index: object, in_env: str | None, run_program: Runner
-):
-    documents = [document(1, 3, arch="x86_64"), document(2, 3, arch="x86_64")]
-    engine = run_program("dev", lambda cluster: cluster.update(fabric={"gid_index": gid_index}), documents=documents)
-    assert [rank.env.get("NCCL_IB_GID_INDEX") for rank in engine.ranks] == [in_env] * 2
+def test_the_lookup_runs_again_after_a_boot_and_when_the_table_moved(dev: Engine, damaged: Engine):
+    def noted(engine: Engine, name: str) -> list[str]:
+        note = re.match(r": 'boot ([0-9a-f]{8}) table ([0-9a-f]{8})'; ", engine.one(name).inputs["create"])
+        assert note
+        return list(note.groups())
 
-
-def test_the_lookup_runs_again_after_a_boot_and_when_the_table_moved(dev: Engine, run_program: Runner):
-    before = dev.one("head-gid").inputs["create"]
-    assert re.match(r": 'boot [0-9a-f]{8} table [0-9a-f]{8}'; ", before)
-    booted, moved = healthy("x86_64"), healthy("x86_64")
-    booted[0]["boot_id"] = "another"
-    moved[0]["hcas"][0]["rows"][0]["index"] = moved[0]["hcas"][1]["rows"][0]["index"] = 5
-    booted_engine, moved_engine = (run_program("dev", documents=nodes) for nodes in (booted, moved))
-    lines = {engine.one("head-gid").inputs["create"] for engine in (booted_engine, moved_engine)}
-    assert len({before, *lines}) == 3
-    assert booted_engine.one("worker-gid").inputs["create"] == dev.one("worker-gid").inputs["create"]
+    before, after = ([noted(engine, name) for name in ("head-gid", "worker-gid")] for engine in (dev, damaged))
+    # the head was booted, the worker's table moved
+    assert [[x == y for x, y in zip(*both, strict=True)] for both in zip(before, after, strict=True)] == [
+        [False, True],
+        [True, False],
+    ]

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from components.facts.gathering import FactsError
-from tests.program.conftest import API_KEY, Engine, Runner
 from tests.program.pair import healthy, rank_container
+from tests.program.runner import API_KEY, Engine, Runner
 
 
 def test_a_stack_file_with_five_mistakes_is_refused_with_five_lines(run_program: Runner):
@@ -87,7 +87,7 @@ def test_an_open_api_without_a_key_is_refused_and_with_one_declared(run_program:
 
     lines, _ = run_program.refused("dev", change)
     assert "opens the API to the network without a key" in lines[1]
-    assert run_program("dev", change, secrets={"api_key": API_KEY}).ranks
+    assert run_program.decided("dev", change, secrets={"api_key": API_KEY}).specs
 
 
 def test_the_digest_of_an_image_that_was_not_built_is_asked_for(run_program: Runner):

@@ -3,15 +3,16 @@
 import json
 import re
 import shlex
+from typing import Any
 
 import pytest
 
 from components.ssh.reach import api_url
 from components.verified import verification
 from loader import payload
-from tests.program.conftest import API_KEY, DIGEST, REPORT, VERIFIED, Engine, Runner
 from tests.program.pair import healthy
-from tests.unit.stacks import REVISION, cluster
+from tests.program.runner import API_KEY, DIGEST, REPORT, VERIFIED, Engine, Runner
+from tests.unit.stacks import cluster
 
 BOTH = pytest.mark.parametrize("stack", ["dev", "example"])
 SCRIPTS = {
@@ -224,14 +225,11 @@ def test_an_api_of_the_heads_loopback_says_so_with_the_tunnel_to_it(dev: Engine)
     )
 
 
-def test_an_address_that_is_bound_reaches_output_probe_and_health_check(run_program: Runner):
-    engine = run_program(
-        "dev", lambda cluster: cluster["engine"].update(host="2001:db8::10", port=9000, allow_unauthenticated_lan=True)
-    )
+def test_an_address_that_is_bound_reaches_output_probe_and_health_check(changed: Engine):
     url = "http://[2001:db8::10]:9000"
-    assert engine.outputs["api_url"] == f"{url}/v1"
-    assert json.loads(engine.one("ready").inputs["environment"]["SPARK_WAIT"])["base_url"] == url
-    assert f"{url}/health" in engine.ranks[0].inputs["healthcheck"]["tests"][-1]
+    assert changed.outputs["api_url"] == f"{url}/v1"
+    assert json.loads(changed.one("ready").inputs["environment"]["SPARK_WAIT"])["base_url"] == url
+    assert f"{url}/health" in changed.ranks[0].inputs["healthcheck"]["tests"][-1]
 
 
 # --- a preview before anything exists ---
@@ -255,13 +253,7 @@ def test_a_healthy_node_triggers_nothing_and_keeps_what_the_state_has(dev: Engin
         assert "triggers" not in command.inputs and "triggers" in command.request.ignoreChanges, name
 
 
-def test_what_a_node_lacks_is_a_readable_trigger_of_the_step_that_repairs_it(run_program: Runner):
-    documents = healthy("x86_64")
-    documents[1].update(
-        checkpoint={"gaps": ["model-00007-of-00048.safetensors is missing", "another"], "revisions": [REVISION]},
-        image={"present": False},
-    )
-    engine = run_program("dev", documents=documents)
+def test_what_a_node_lacks_is_a_readable_trigger_of_the_step_that_repairs_it(damaged: Engine):
     lacks = "worker mirrors 41.0 MiB from head: model-00007-of-00048.safetensors is missing and 1 more"
     reasons = {
         # the head's job serves what the worker lacks
@@ -270,19 +262,18 @@ def test_what_a_node_lacks_is_a_readable_trigger_of_the_step_that_repairs_it(run
         "worker-checkpoint": f"{lacks} (after no job yet)",
         "worker-image-pull": "the image is missing",
     }
-    assert [text for _, text in engine.said if text.startswith("checkpoint")] == [
+    assert [text for _, text in damaged.said if text.startswith("checkpoint")] == [
         f"checkpoint deepseek-ai/DeepSeek-V4-Flash-DSpark at 3c5ed1f0: {lacks}"
     ]
     for name in SCRIPTS:
-        command = engine.one(name)
+        command = damaged.one(name)
         triggered = [trigger.split(" (generation ")[0] for trigger in command.inputs.get("triggers", [])]
         assert triggered == ([reasons[name]] if name in reasons else []), name
         assert ("triggers" in command.request.ignoreChanges) == (name not in reasons), name
 
 
-@pytest.mark.parametrize(("state", "again"), [("running", False), ("failed", True), ("done", True)])
-def test_a_running_job_is_left_alone_and_one_that_ended_is_started_again(run_program: Runner, state: str, again: bool):
-    """A head's job that has ended stays for a while, for its peers: an `up` meanwhile must not read its old status."""
+def at_work(state: str) -> list[dict[str, Any]]:
+    """A pair whose head has a checkpoint job of this stack in that state."""
     documents = healthy("x86_64")
     labels = {"spark.stack": "dev", "spark.job": "checkpoint"}
     documents[0].update(
@@ -290,14 +281,20 @@ def test_a_running_job_is_left_alone_and_one_that_ended_is_started_again(run_pro
         containers=[{"id": "c1", "name": "spark-dev-checkpoint", "labels": labels, "running": True}],
         job={"id": "a1", "state": state},
     )
-    engine = run_program("dev", documents=documents)
-    assert ("triggers" in engine.one("head-checkpoint-job").inputs) == again
-    assert "triggers" in engine.one("head-checkpoint").inputs
+    return documents
 
 
-def test_a_folder_that_is_gone_is_made_again_with_all_that_lies_in_it(run_program: Runner):
-    documents = healthy("x86_64")
+@pytest.mark.parametrize(("state", "runs"), [("running", True), ("failed", False), ("done", False)])
+def test_a_head_whose_job_has_ended_starts_it_again(run_program: Runner, state: str, runs: bool):
+    """Its job stays for a while, for its peers: an `up` meanwhile must not read the old status."""
+    assert run_program.decided("dev", documents=at_work(state)).plans[0].job_runs is runs
+
+
+def test_a_running_job_is_followed_and_a_folder_that_is_gone_is_made_again_with_all_that_lies_in_it(
+    run_program: Runner,
+):
+    documents = at_work("running")
     documents[1]["folder"] = False
     engine = run_program("dev", documents=documents, secrets={"api_key": API_KEY})
     triggered = {item.name for item in engine.of_kind("command:remote:Command") if "triggers" in item.inputs}
-    assert triggered == {"worker-folder", "worker-image-pull", "worker-api-key"}
+    assert triggered == {"head-checkpoint", "worker-folder", "worker-image-pull", "worker-api-key"}

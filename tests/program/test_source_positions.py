@@ -3,7 +3,7 @@
 import pytest
 
 from components.settings.base import PROJECT_DIR
-from tests.program.conftest import Engine
+from tests.program.runner import Engine
 
 
 @pytest.mark.parametrize("stack", ["dev", "example"])

@@ -10,8 +10,8 @@ import pytest
 
 from components.rank import build
 from components.rank.spec import RankSpec, spec_hash
-from tests.program.conftest import API_KEY, FOLDER, Engine, Runner
 from tests.program.pair import healthy, rank_container
+from tests.program.runner import API_KEY, FOLDER, Engine, Runner
 from tests.program.test_nfs import nfs
 
 
@@ -47,6 +47,14 @@ def reachable() -> list[dict[str, Any]]:
     return [{**document, "nfs": {"refused": None}} for document in healthy("x86_64")]
 
 
+def started(dev: Engine) -> list[dict[str, Any]]:
+    """The same pair with the ranks of the stack as shipped."""
+    documents = reachable()
+    for rank, document in enumerate(documents):
+        document["containers"] = [rank_container("dev", rank, spec=dev.ranks[0].labels["spark.spec"])]
+    return documents
+
+
 def test_a_container_is_its_spec_and_what_only_pulumi_knows(run_program: Runner, monkeypatch: pytest.MonkeyPatch):
     """Every value of a spec reaches the container once, and nothing comes from anywhere else."""
     made: list[RankSpec] = []
@@ -64,24 +72,29 @@ def test_a_container_is_its_spec_and_what_only_pulumi_knows(run_program: Runner,
         assert said == Counter([*parts(asdict(spec)), *labels, *own])
 
 
+def test_the_pair_as_it_was_started_is_left_alone(dev: Engine, run_program: Runner):
+    assert run_program.decided("dev", documents=started(dev)).said == []
+
+
 @pytest.mark.parametrize(
     ("change", "secrets"),
     [
         (lambda cluster: cluster["image"].update(python="/opt/venv/bin/python3"), None),
+        (lambda cluster: cluster["engine"].update(max_num_seqs=4), None),
         (lambda cluster: cluster["engine"].update(port=9000), None),
         (lambda cluster: cluster["nodes"][1].update(hf_cache="/raid/hf"), None),
         (nfs, None),
         (None, {"api_key": API_KEY}),
     ],
-    ids=["interpreter", "port", "hub cache", "nfs", "a key where there was none"],
+    ids=["interpreter", "flag", "port", "one node's hub cache", "nfs", "a key where there was none"],
 )
 def test_a_change_that_reaches_a_container_is_a_new_generation_with_its_reason(
     change: Callable[[dict[str, Any]], object] | None, secrets: dict[str, str] | None, dev: Engine, run_program: Runner
 ):
-    documents = reachable()
-    for rank, document in enumerate(documents):
-        document["containers"] = [rank_container("dev", rank, spec=dev.ranks[0].labels["spark.spec"])]
-    assert run_program("dev", documents=documents).said == []
-    engine = run_program("dev", change, documents=documents, secrets=secrets)
-    assert {rank.labels["spark.generation"] for rank in engine.ranks}.isdisjoint({"aaaa1111"})
-    assert any(text.endswith("the ranks were started from other settings") for _, text in engine.said)
+    """Of both ranks, also where only one of them changes: otherwise the head would be replaced alone."""
+    decided = run_program.decided("dev", change, started(dev), secrets)
+    assert spec_hash(decided.specs) != dev.ranks[0].labels["spark.spec"]
+    assert decided.generation.name != "aaaa1111"
+    assert [(level, text.partition(": ")[2]) for level, text in decided.said if "generation" in text] == [
+        ("info", "the ranks were started from other settings")
+    ]

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from components import program, remote
+from components import remote
+from components.rank.spec import spec_hash
 from components.settings.base import PROJECT_DIR
-from components.ssh.target import Resolved, SshError, Target, targets_of
-from tests.program.conftest import API_KEY, FOLDER, HF_TOKEN, Declared, Engine, Runner, plain, public, resolved
-
-PRIVATE = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\n-----END OPENSSH PRIVATE KEY-----\n"
+from components.ssh.target import SshError, Target
+from tests.program.runner import API_KEY, FOLDER, HF_TOKEN, PRIVATE_KEY, Declared, Engine, Runner, plain, public
 
 
 def text(value: Any) -> str:
@@ -75,9 +74,8 @@ def test_another_key_shows_in_a_random_word_and_in_nothing_derived_from_the_key(
     """With a hash of the key in a label, everyone on the node could test guesses."""
     both = "head-key-word,worker-key-word"
     assert [rank.labels["spark.secret"] for rank in secretive.ranks] == [both, both], "no rank is replaced alone"
-    other = run_program("dev", secrets={"api_key": "sk-another", "hf_token": HF_TOKEN})
-    for before, after in zip(secretive.ranks, other.ranks, strict=True):
-        assert before.labels["spark.spec"] == after.labels["spark.spec"]
+    other = run_program.decided("dev", secrets={"api_key": "sk-another", "hf_token": HF_TOKEN})
+    assert spec_hash(other.specs) == secretive.ranks[0].labels["spark.spec"]
 
 
 def test_the_engine_waits_for_the_key_it_reads(secretive: Engine):
@@ -97,32 +95,22 @@ def commands(engine: Engine) -> list[Declared]:
     return engine.of_kind("command:remote:Command")
 
 
-def test_a_key_file_is_stored_as_a_secret_and_an_agents_key_not_at_all(
-    run_program: Runner, dev: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_key_file_is_stored_as_a_secret_and_an_agents_key_not_at_all(changed: Engine, dev: Engine):
     """Pulumi's command provider keeps a private key among a resource's inputs, in the state."""
-    file = tmp_path / "id_ed25519"
-    file.write_text(PRIVATE)
-    monkeypatch.setattr(remote, "key_file", lambda resolved: file)
-    engine = run_program("dev")
-    assert holders(engine, PRIVATE) == {(item.name, "connection") for item in commands(engine)}
-    assert holders(engine, "PRIVATE KEY", public) == set()
-    assert holders(engine, str(tmp_path)) == set()
+    assert holders(changed, PRIVATE_KEY) == {(item.name, "connection") for item in commands(changed)}
+    assert holders(changed, "PRIVATE KEY", public) == set()
+    assert holders(changed, "id_ed25519") == set()
     assert holders(dev, "PRIVATE KEY") == set()
 
 
-def test_a_jump_host_is_checked_and_reached_like_a_node(run_program: Runner, monkeypatch: pytest.MonkeyPatch):
-    jump = "jump@bastion.example.net:2200"
-    monkeypatch.setattr(
-        program, "resolve_nodes", lambda cluster: [resolved(each, proxy_jump=jump) for each in targets_of(cluster)]
-    )
-    monkeypatch.setattr(remote, "resolve", lambda target: Resolved(target.host, target.user, target.port, [], []))
-    for item in commands(run_program("dev")):
+def test_a_jump_host_is_checked_and_reached_like_a_node(changed: Engine):
+    for item in commands(changed):
         assert item.inputs["connection"]["proxy"] == {
             "host": "bastion.example.net",
             "port": 2200,
             "user": "jump",
             "hostKey": "ssh-ed25519 AAAA-bastion.example.net",
+            "privateKey": PRIVATE_KEY,
             "dialErrorLimit": 1,
             "perDialTimeout": 20,
         }
