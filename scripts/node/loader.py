@@ -33,6 +33,18 @@ def text_of(module: str) -> str:
 
 
 @cache
+def imports_of(module: str) -> list[str]:
+    """The modules of this folder that one of them imports itself."""
+    imported: list[str] = []
+    for node in ast.walk(ast.parse(text_of(module))):
+        if isinstance(node, ast.Import):
+            imported += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            imported += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return [other for other in imported if is_ours(other)]
+
+
+@cache
 def payload(name: str) -> str:
     """The program that runs the module `name`, with every module of this folder that it imports."""
     texts: dict[str, str] = {}
@@ -40,13 +52,7 @@ def payload(name: str) -> str:
     while names:
         module = names.pop()
         texts[module] = text_of(module)
-        imported: list[str] = []
-        for node in ast.walk(ast.parse(texts[module])):
-            if isinstance(node, ast.Import):
-                imported += [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                imported += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        names += [other for other in imported if other not in texts and is_ours(other)]
+        names += [other for other in imports_of(module) if other not in texts]
     lines = [f"sources[{module!r}] = {text!r}\n" for module, text in sorted(texts.items())]
     return "".join([text_of("loader"), *lines, f"run({name!r})\n"])
 
