@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from components.facts.checkpoint_plan import lines, missing_gib, need
@@ -93,7 +93,6 @@ def test_where_every_byte_is_present_only_verification_is_missing():
     st.sets(st.integers(0, 5)),
     st.dictionaries(st.integers(0, 5), st.integers(0, 40)),
 )
-@settings(max_examples=50)
 def test_what_is_missing_and_what_is_present_add_up(sizes: list[int], present: set[int], partial: dict[int, int]):
     """Never less than nothing, never more than the revision."""
     listing = [[f"{number}.safetensors", str(number) * 64, size * GIB] for number, size in enumerate(sizes)]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gid.lookup import Refusal, Resolution, resolve
 from gid.members import parse_selector
 from gid.table import Address, Port, Row, Table, ipv4_of, objection, usable_rows
+from tests.unit.characters import ANY
 from tests.unit.node.node_tree import LINK_LOCAL, V1, V2, gid_of
 
 # --- selectors ---
@@ -48,7 +49,9 @@ def test_a_selector_that_nccl_reads_otherwise_than_a_person_is_refused_with_the_
         parse_selector(text)
 
 
-@given(st.from_regex(r"\^?=?[a-c]{1,3}(:[1-3])?(,[a-c]{1,3}(:[1-3])?){0,3}", fullmatch=True) | st.text())
+@given(
+    st.from_regex(r"\^?=?[a-c]{1,3}(:[1-3])?(,[a-c]{1,3}(:[1-3])?){0,3}", fullmatch=True, alphabet=ANY) | st.text(ANY)
+)
 def test_a_selector_is_read_as_it_is_written_or_refused(text):
     try:
         exclude, exact, names = parse_selector(text)
@@ -61,7 +64,7 @@ def test_a_selector_is_read_as_it_is_written_or_refused(text):
 # --- GIDs ---
 
 
-@given(st.text())
+@given(st.text(ANY))
 def test_any_text_is_an_ipv4_gid_or_not(text):
     ipv4_of(text)
 

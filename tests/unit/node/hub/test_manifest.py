@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from hub.manifest import Entry, ManifestError, checked, content_of, of_snapshot, place
 from hub.verified import NAME, VerifiedBlobs
+from tests.unit.characters import ANY
 from tests.unit.node.snapshots import REVISION, contents, entries, names, snapshot, verify
 
 BLOB = "ab" * 32
@@ -43,7 +44,7 @@ def test_a_manifest_that_would_write_elsewhere_or_names_no_hash_is_refused(row):
         checked([row])
 
 
-@given(st.text(), st.text(), st.integers())
+@given(st.text(ANY), st.text(ANY), st.integers())
 def test_whatever_a_manifest_holds_nothing_leaves_the_snapshot(path: str, blob: str, size: int):
     try:
         [entry] = checked([(path, blob, size)])

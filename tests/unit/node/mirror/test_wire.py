@@ -9,15 +9,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mirror.wire import FRAME_BYTES, HANDSHAKE_BYTES, Refused, Wire, WireError, admit, introduce, pack
+from tests.unit.characters import ANY
 
-texts = st.text(max_size=9)
+texts = st.text(ANY, max_size=9)
 plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts
 messages = st.dictionaries(texts, plain | st.lists(plain, max_size=3), max_size=3)
-tokens = st.text(min_size=1, max_size=20)
+tokens = st.text(ANY, min_size=1, max_size=20)
 
 
 def pair() -> tuple[socket.socket, Wire]:
@@ -39,7 +40,6 @@ def ends() -> Iterator[tuple[socket.socket, Wire]]:
 
 
 @given(st.lists(messages, min_size=1, max_size=3), st.integers(1, 30))
-@settings(max_examples=40)
 def test_messages_arrive_as_they_were_however_the_network_cuts_them(said: list[dict[str, Any]], cut: int):
     plain, wire = pair()
     data = b"".join(pack(message) for message in said)
@@ -60,7 +60,6 @@ def test_messages_arrive_as_they_were_however_the_network_cuts_them(said: list[d
 @example(struct.pack(">I", 5000) + b"9" * 5000)
 @example(struct.pack(">I", 100_000) + b"[" * 100_000)
 @example(struct.pack(">I", FRAME_BYTES + 1) + b"{}")
-@settings(max_examples=100)
 def test_any_bytes_are_a_message_or_a_refusal_and_nothing_else(data: bytes):
     plain, wire = pair()
     plain.sendall(data)
@@ -143,7 +142,6 @@ def both(source_token: str, copy_token: str) -> tuple[bool | None, bool, bytes]:
 @given(tokens, tokens)
 @example("a", "a")
 @example("a", "b")
-@settings(max_examples=20)
 def test_both_ends_are_let_in_exactly_when_they_have_one_token(source: str, copy: str):
     admitted, trusted, _ = both(source, copy)
     assert admitted is trusted is (source == copy)
