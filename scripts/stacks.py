@@ -74,7 +74,7 @@ def stack_files() -> dict[str, Path]:
 def read_file(file: Path) -> Values:
     """What a stack file alone says. Raises StackError when that is not all of it."""
     try:
-        content = yaml.safe_load(file.read_text())
+        content = yaml.load(file.read_text(), yaml.CSafeLoader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise StackError(f"{file.name} is not YAML: {one_line(error)}") from None
     if not isinstance(content, dict):

@@ -106,7 +106,7 @@ class LockError(ValueError):
 def read_lock(file: Path) -> PatchLock:
     """Raises LockError."""
     try:
-        return PatchLock.model_validate(yaml.safe_load(file.read_text()))
+        return PatchLock.model_validate(yaml.load(file.read_text(), yaml.CSafeLoader))
     except ValidationError as error:
         raise LockError(f"{file.name}: {'; '.join(complaints(error.errors()))}") from None
     except (OSError, ValueError, yaml.YAMLError) as error:

@@ -22,7 +22,7 @@ class Row:
 
 @cache
 def rows() -> list[Row]:
-    return [Row(**row) for row in yaml.safe_load(TABLE.read_text())]
+    return [Row(**row) for row in yaml.load(TABLE.read_text(), yaml.CSafeLoader)]
 
 
 def explain(lines: Iterable[str]) -> Row | None:
