@@ -13,20 +13,18 @@ SYSTEMCTL = """
 case "$1" in
   is-active) [ -f {on} ] && echo active || {{ echo inactive; exit 3; }} ;;
   is-enabled) [ -f {enabled} ] && echo enabled || {{ echo disabled; exit 1; }} ;;
-  enable) touch {enabled} ;;
+  enable) : >{enabled} ;;
   disable) rm -f {enabled} ;;
-  restart) touch {on}; exportfs -r || true; printf 'sl a b c\\n0: 00000000:0801 00000000:0000 0A\\n' >{sockets} ;;
+  restart) : >{on}; exportfs -r || true; printf 'sl a b c\\n0: 00000000:0801 00000000:0000 0A\\n' >{sockets} ;;
   stop) rm -f {on} {sockets} {etab} ;;
   list-units) echo ssh.service; [ ! -f {on} ] || printf 'nfs-server.service loaded\\nrpcbind.socket loaded\\n' ;;
 esac
 """
 EXPORTFS = """
-cat {exports} {folder}/*.exports 2>/dev/null | while read -r path entries; do
-  case $path in '#'*) continue ;; esac
-  for entry in $entries; do printf '%s\\t%s\\n' "$path" "$entry"; done
-done >{etab}
 # as exportfs does with an entry that is there twice: it takes it, and fails
-[ -z "$(sort {etab} | uniq -d)" ]
+cat {exports} {folder}/*.exports 2>/dev/null | awk >{etab} '
+  !/^#/ {{ for (i = 2; i <= NF; i++) {{ print $1 "\\t" $i; twice += seen[$1, $i]++ > 0 }} }}
+  END {{ exit twice > 0 }}'
 """
 
 
