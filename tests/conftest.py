@@ -1,7 +1,6 @@
 """What tests in several folders start from."""
 
 import io
-import runpy
 import socket
 import sys
 import time
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from components.settings import base
-from tests.unit.executables import Recorder
+from tests.unit.executables import Recorder, compiled
 from tests.unit.operators import SPARK, Engine, Shown, Spark
 
 # `make test` tries more examples than `make unit`. There is no deadline, since a correct example may be slow on a busy
@@ -81,7 +80,7 @@ def spark(recorder: Recorder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         monkeypatch.setattr(sys, "path", [*sys.path])
         monkeypatch.setattr(sys, "stdin", stdin(typed))
         with pytest.raises(SystemExit) as ended:
-            runpy.run_path(str(SPARK), run_name="__main__")
+            exec(compiled(str(SPARK)), {"__name__": "__main__", "__file__": str(SPARK), "__doc__": None})
         return Shown(ended.value.code, *capsys.readouterr())
 
     return run

@@ -92,18 +92,25 @@ def test_of_all_secrets_only_a_cluster_that_holds_one_is_decrypted(spark: Spark,
     assert [call[2] for call in engine.calls() if call[:2] == ["config", "get"]] == ["spark-stack:cluster"]
 
 
-def test_it_runs_in_the_projects_python_from_any_folder_and_through_a_link(tmp_path: Path):
-    link = tmp_path / "spark"
-    link.symlink_to(SPARK)
-    other = str(Path(sys.base_prefix) / "bin" / "python3")
+def test_it_runs_in_the_projects_python_from_any_folder_through_a_link_and_without_pulumi(tmp_path: Path):
+    (tmp_path / "spark").symlink_to(os.path.relpath(SPARK, tmp_path))
+    # another Python, which has none of the project's packages
+    (tmp_path / "python3").write_text(f'#!/bin/sh\nexec {sys.base_prefix}/bin/python3 -S "$@"\n')
+    (tmp_path / "python3").chmod(0o755)
     (tmp_path / "else.yaml").write_text(f"config: {{'spark-stack:cluster': {json.dumps(raw())}}}")
-    arguments = ["render", "--stack", "dev", "--config-file", "else.yaml", "--rank", "1", "--json"]
-    for argv in ([str(link)], [other, "-S", os.path.relpath(SPARK, tmp_path)]):
-        done = subprocess.run(
-            [*argv, *arguments], cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=60
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        assert json.loads(done.stdout)["argv"] == TEXT_WORKER
+    done = subprocess.run(
+        ["./spark", "render", "--stack", "dev", "--config-file", "else.yaml", "--rank", "1", "--json"],
+        cwd=tmp_path,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPROFILEIMPORTTIME": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["argv"] == TEXT_WORKER
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "pydantic" in imported and "pulumi" not in imported, "no verb needs the engine's SDK"
+    assert [line for line in done.stderr.splitlines() if not line.startswith("import time:")] == []
 
 
 def test_without_the_projects_packages_it_says_how_to_get_them(tmp_path: Path):

@@ -1,7 +1,5 @@
 """What a rank is started from as plain data, and the hash that changes with any of it."""
 
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -10,8 +8,7 @@ import pytest
 
 from components.rank import mounts
 from components.rank.build import rank_specs, start_inputs
-from components.rank.spec import spec_hash
-from components.settings.base import PROJECT_DIR
+from components.rank.spec import RankSpec, spec_hash
 from tests.unit.stacks import REVISION, cluster, node
 
 NFS = {"checkpoint": {"mode": "nfs"}}
@@ -42,10 +39,15 @@ def changes(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
             yield where, f"{value} changed"
 
 
+def shortened(spec: RankSpec) -> RankSpec:
+    """With the first words of its files: hundreds of hashes over all of their text would take a second."""
+    return replace(spec, uploads=tuple(replace(file, content=file.content[:20]) for file in spec.uploads))
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_whatever_changes_in_a_rank_changes_the_hash_each_in_its_own_way(rank: int):
     """The head's health check, the worker's NFS volume and the key's mount are included."""
-    specs = rank_specs(cluster("0731", NFS), "pair", has_api_key=True)
+    specs = [shortened(spec) for spec in rank_specs(cluster("0731", NFS), "pair", has_api_key=True)]
     hashes = {spec_hash(specs): "unchanged"}
     for place, other in changes(specs[rank]):
         changed = spec_hash([*specs[:rank], other, *specs[rank + 1 :]])
@@ -94,12 +96,6 @@ def test_the_same_settings_have_the_same_hash_whatever_the_order_of_their_variab
 def test_the_order_of_the_ranks_is_part_of_the_hash():
     specs = rank_specs(cluster(), "pair", has_api_key=False)
     assert spec_hash(specs) != spec_hash(specs[::-1])
-
-
-def test_a_spec_is_made_without_pulumi():
-    """scripts/spark and its verbs run without the Pulumi program."""
-    code = "import sys, components.rank.build; sys.exit('pulumi' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=PROJECT_DIR, check=False).returncode == 0
 
 
 def test_a_ranks_start_file_says_whom_it_meets_and_what_it_must_find():
