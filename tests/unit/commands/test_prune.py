@@ -1,6 +1,6 @@
 """scripts/spark prune: what it keeps for whom, what it shows, and that it removes only when told.
 
-The nodes' part runs in this process, but for one test that goes through `ssh` as it is called.
+The nodes' part runs in this process, but for one list that goes through `ssh` as it is called.
 """
 
 import fcntl
@@ -90,10 +90,7 @@ def prune(spark: Spark) -> Any:
     return run
 
 
-def test_it_lists_what_is_removable_and_what_stays_and_removes_after_a_typed_yes(
-    pair: Pair, prune: Any, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(verb, "run_script", run_script)
+def test_it_lists_what_is_removable_and_what_stays_and_removes_after_a_typed_yes(pair: Pair, prune: Any):
     shown = prune(typed="yes\n")
     lines = [line.split(maxsplit=4) for line in shown.out.splitlines()]
     head = next(number for number, line in enumerate(lines) if line[0] == "head")
@@ -192,8 +189,10 @@ def test_a_refused_stack_shows_its_problems(pair: Pair, prune: Any):
     assert "checkpoint/revision: 'main' is not a commit" in prune().err
 
 
-def test_json_lists_without_asking_and_removes_only_with_yes(pair: Pair, prune: Any):
-    shown = prune("--json", typed="yes\n")
+def test_json_lists_without_asking_and_removes_only_with_yes(pair: Pair, prune: Any, monkeypatch: pytest.MonkeyPatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(verb, "run_script", run_script)
+        shown = prune("--json", typed="yes\n")
     head, worker = json.loads(shown.out)["nodes"]
     assert (head["role"], worker["host"], shown.err) == ("head", "spark-b.example.net", "")
     assert [row["what"] for row in head["candidates"]] == ["revision 3c5ed1f0"] and "removed" not in head

@@ -2,7 +2,9 @@
 
 import json
 import re
+import os
 import subprocess
+import sys
 
 from hypothesis import given
 from hypothesis import settings as examples
@@ -12,11 +14,16 @@ from components.ssh.shell import command_line, json_argument, python_line
 
 AWKWARD = ['{"image":8}', "a b", "", "$HOME", "`id`", "it's", '"', "\\", "*", "-n", ";", "\n", "\u00e9", "~"]
 WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=10)
+# where python3 is this one: elsewhere it may be a slow chooser between versions
+ENVIRONMENT = {"PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin"}
 ECHO = ["python3", "-IS", "-c", "import json, sys; print(json.dumps(sys.argv[1:]))"]
 
 
 def ran(line: str, **options: str) -> str:
-    return subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True, timeout=20, **options).stdout  # type: ignore[call-overload,no-any-return]
+    argv = ["sh", "-c", line]
+    return subprocess.run(  # type: ignore[call-overload,no-any-return]
+        argv, env=ENVIRONMENT, capture_output=True, text=True, check=True, timeout=20, **options
+    ).stdout
 
 
 def test_a_shell_hands_on_every_word_as_it_was():
