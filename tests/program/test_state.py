@@ -9,7 +9,7 @@ import pytest
 from components import remote
 from components.rank.spec import spec_hash
 from components.settings.base import PROJECT_DIR
-from components.ssh.target import SshError, Target
+from components.ssh.target import Resolved, SshError, Target
 from tests.program.runner import API_KEY, FOLDER, HF_TOKEN, PRIVATE_KEY, Declared, Engine, Runner, plain, public
 
 
@@ -116,12 +116,11 @@ def test_a_jump_host_is_checked_and_reached_like_a_node(changed: Engine):
         }
 
 
-def test_the_agent_of_the_ssh_configuration_is_handed_over(run_program: Runner, monkeypatch: pytest.MonkeyPatch):
-    agent = {"identity_agent": "/run/keys"}
-    monkeypatch.setattr(
-        program, "resolve_nodes", lambda cluster: [resolved(each, **agent) for each in targets_of(cluster)]
-    )
-    assert {item.inputs["connection"]["agentSocketPath"] for item in commands(run_program("dev"))} == {"/run/keys"}
+def test_the_agent_of_the_ssh_configuration_is_handed_over(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(remote, "key_file", lambda resolved: None)
+    monkeypatch.setattr(remote, "host_key", lambda resolved: "ssh-ed25519 AAAA")
+    hop = remote.hop(Resolved("x", "ops", 22, [], [], identity_agent="/run/keys"))
+    assert (hop["agent_socket_path"], hop["private_key"]) == ("/run/keys", None)
 
 
 def test_a_proxy_command_is_refused_with_the_reason():

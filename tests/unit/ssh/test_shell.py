@@ -1,8 +1,8 @@
 """What a POSIX shell makes of the lines we build: exactly our arguments, whatever they contain."""
 
 import json
-import re
 import os
+import re
 import subprocess
 import sys
 
