@@ -61,9 +61,9 @@ def restart_reason(live: Sequence[LiveRank | None], roles: Sequence[str], spec: 
     missing = [role for role, rank in zip(roles, live, strict=True) if rank is None]
     if missing:
         return f"{missing[0]} has no rank, so the pair is incomplete"
-    endings = [f"{rank.role}'s rank {ending(rank)}" for rank in ranks if not rank.running]
-    if endings:
-        return " and ".join(endings)
+    ended = [(rank.role, ending(rank.exit_code, rank.oom_killed, rank.error)) for rank in ranks if not rank.running]
+    if ended:
+        return " and ".join(f"{role}'s rank {how}" for role, how in ended)
     if len({rank.generation for rank in ranks}) > 1:
         return "the ranks are of different generations: " + ", ".join(
             f"{rank.role} {rank.generation}" for rank in ranks
@@ -75,10 +75,11 @@ def restart_reason(live: Sequence[LiveRank | None], roles: Sequence[str], spec: 
     return None
 
 
-def ending(rank: LiveRank) -> str:
-    if rank.error:
-        return f"could not start: {rank.error}"
-    return "was killed for lack of memory" if rank.oom_killed else f"ended with exit code {rank.exit_code}"
+def ending(exit_code: int | None, oom_killed: bool, error: str) -> str:
+    """How a container that does not run ended, from Docker's state; `error` is why dockerd could not start it."""
+    if oom_killed:
+        return "was killed for lack of memory"
+    return f"could not start: {error}" if error else f"ended with exit code {exit_code}"
 
 
 def patch_changes(before: str, after: str) -> str:

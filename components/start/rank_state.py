@@ -4,6 +4,7 @@ import json
 import subprocess
 from dataclasses import dataclass
 
+from components.facts.generation import ending
 from components.ssh.shell import command_line
 from components.ssh.target import Resolved, Target, ssh_argv
 
@@ -29,11 +30,7 @@ class RankState:
         """How a container that does not run ended."""
         if self.lost:
             return f"cannot be seen any more: {self.lost}"
-        if self.oom_killed:
-            return "was killed for lack of memory"
-        if self.error:
-            return f"could not start: {self.error}"
-        return f"ended with exit code {self.exit_code}"
+        return ending(self.exit_code, self.oom_killed, self.error)
 
 
 def inspect(target: Target, resolved: Resolved, container: str) -> RankState:
