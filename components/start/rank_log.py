@@ -11,7 +11,12 @@ ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 START = re.compile(r"spark: rank \d+ starts")
 PHASES: list[tuple[re.Pattern[str], str]] = [
     (START, "checks fabric and checkpoint"),
-    (re.compile(r"spark: starting the engine"), "starts the engine"),
+    # nearly all of the first minute: each of the engine's processes imports vLLM and torch anew
+    (re.compile(r"spark: starting the engine"), "loads vLLM's modules"),
+    (
+        re.compile(r"Resolved architecture:|Initializing a V1 LLM engine|headless multiproc executor"),
+        "starts its processes",
+    ),
     # printed just before a rank waits, on every rank
     (re.compile(r"world_size=\d+ rank=\d+ local_rank=\d+ distributed_init_method="), "waits at the rendezvous"),
     (re.compile(r"rank \d+ in world size"), "has met the other ranks"),
@@ -20,6 +25,7 @@ PHASES: list[tuple[re.Pattern[str], str]] = [
     (re.compile(r"Loading safetensors checkpoint shards:.*?(\d+)/(\d+)"), "loads shards"),
     (re.compile(r"Loading weights took"), "has loaded its shards"),
     (re.compile(r"Model loading took"), "profiles memory"),
+    (re.compile(r"Warming up model for the compilation"), "compiles the model"),
     (
         re.compile(r"Available KV cache memory|memory for KV Cache as specified|Explicitly set .* for KV"),
         "sizes the KV pool",

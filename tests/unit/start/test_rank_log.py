@@ -17,8 +17,11 @@ PINNED = (
 START: list[tuple[str, str]] = [
     ("spark: rank 0 starts", "head checks fabric and checkpoint"),
     ("spark: fabric rocep1s0f1 on enp1s0f1np1, GID index 3", "head checks fabric and checkpoint"),
-    ("spark: starting the engine: vllm serve deepseek-ai/DeepSeek-V4-Flash-DSpark", "head starts the engine"),
-    (f"{CORE}[core.py:114] Initializing a V1 LLM engine (v0.25.1) with config: model='/x'", "head starts the engine"),
+    ("spark: starting the engine: vllm serve deepseek-ai/DeepSeek-V4-Flash-DSpark", "head loads vLLM's modules"),
+    (
+        f"{CORE}[core.py:114] Initializing a V1 LLM engine (v0.25.1) with config: model='/x'",
+        "head starts its processes",
+    ),
     (MEETING, "head waits at the rendezvous"),
     (
         "(Worker pid=22) INFO 12-01 01:03:26 [parallel_state.py:1942] rank 0 in world size 2 is assigned as DP rank 0, "
@@ -114,7 +117,7 @@ def test_a_workers_phases_are_shown_although_it_counts_neither_shards_nor_graphs
         log.feed(line)
         told.append(log.phase)
     assert told == [
-        "is created",
+        "starts its processes",
         "waits at the rendezvous",
         "has met the other ranks",
         "loads shards",
