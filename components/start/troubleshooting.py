@@ -1,8 +1,8 @@
 """The troubleshooting table as data: docs/troubleshooting.md shows it, and a failed `up` quotes from it."""
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +18,15 @@ class Row:
     """Regular expression over a log line."""
     cause: str
     fix: str
+    """Here and in `cause`, {name} quotes that group of `log`."""
+    peer: bool = False
+    """Whether the rank that says so suffers from what another rank did."""
+
+    def quoting(self, groups: Mapping[str, str]) -> "Row":
+        cause, fix = self.cause, self.fix
+        for name, value in groups.items():
+            cause, fix = (text.replace(f"{{{name}}}", value) for text in (cause, fix))
+        return replace(self, cause=cause, fix=fix)
 
 
 @cache
@@ -28,7 +37,11 @@ def rows() -> list[Row]:
 def explain(lines: Iterable[str]) -> Row | None:
     """The first row of the table that matches one of the lines; rows are ordered from specific to general."""
     searched = list(lines)
-    return next((row for row in rows() if any(re.search(row.log, line) for line in searched)), None)
+    for row in rows():
+        for line in searched:
+            if match := re.search(row.log, line):
+                return row.quoting(match.groupdict())
+    return None
 
 
 def markdown() -> str:
@@ -43,7 +56,8 @@ def markdown() -> str:
         "| symptom | cause | fix |",
         "| --- | --- | --- |",
     ]
-    cells = [[cell.replace("|", "\\|") for cell in (row.symptom, row.cause, row.fix)] for row in rows()]
+    shown = [row.quoting({name: name.upper() for name in re.compile(row.log).groupindex}) for row in rows()]
+    cells = [[cell.replace("|", "\\|") for cell in (row.symptom, row.cause, row.fix)] for row in shown]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in cells)]) + "\n"
 
 
