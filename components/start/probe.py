@@ -6,7 +6,8 @@ import subprocess
 import threading
 
 from components.ssh.shell import python_line
-from components.start.watch import StartFailed, Watched
+from components.start.failure import StartFailed
+from components.start.watched import Watched
 from host.console import say
 from loader import payload
 from rank.probe import Answer, ProbeInputs

@@ -7,8 +7,13 @@ import re
 from collections import deque
 from dataclasses import dataclass, field
 
+from components.start.first_error import FirstError
+
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+STAMP = re.compile(r"(\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d)) ?")
+"""Docker's, in front of every line."""
 START = re.compile(r"spark: rank \d+ starts")
+MEETING = "waits at the rendezvous"
 PHASES: list[tuple[re.Pattern[str], str]] = [
     (START, "checks fabric and checkpoint"),
     # nearly all of the first minute: each of the engine's processes imports vLLM and torch anew
@@ -18,7 +23,7 @@ PHASES: list[tuple[re.Pattern[str], str]] = [
         "starts its processes",
     ),
     # printed just before a rank waits, on every rank
-    (re.compile(r"world_size=\d+ rank=\d+ local_rank=\d+ distributed_init_method="), "waits at the rendezvous"),
+    (re.compile(r"world_size=\d+ rank=\d+ local_rank=\d+ distributed_init_method="), MEETING),
     (re.compile(r"rank \d+ in world size"), "has met the other ranks"),
     # rank 0 alone counts its shards
     (re.compile(r"Loading model from scratch|Starting to load model"), "loads shards"),
@@ -42,17 +47,13 @@ KV_MEMORY = re.compile(
 """The size that profiling found; the one set by kv_cache_memory_bytes, on a GPU and on a CPU."""
 KV_TOKENS = re.compile(r"GPU KV cache size: ([\d,]+) tokens")
 CONCURRENCY = re.compile(r"Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x")
-ERROR = re.compile(r"(?:\(\w+ pid=\d+\) )*(?:ERROR \S+ \S+ \[\S+\] )?((?:\w+\.)*\w*(?:Error|Exception): .+)")
-"""The last line of a Python traceback, with the prefixes of the engine's processes."""
-KEPT_LINES = 400
-"""Enough to keep the cause above the tracebacks that every vLLM process of a failing rank prints."""
+SHOWN_LINES = 12
 
 
 @dataclass
 class RankLog:
     """The state of one rank's start, from the lines so far."""
 
-    role: str
     phase: str = "is created"
     progress: tuple[int, int] | None = None
     """Done and total of what the phase counts (shards, graphs)."""
@@ -61,22 +62,24 @@ class RankLog:
     kv_tokens: int | None = None
     context_tokens: int | None = None
     max_concurrency: float | None = None
-    first_error: str | None = None
-    """The first exception of this start; later ones are its consequences, also on the other ranks."""
-    tail: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    arrived: bool = False
+    """Whether it has reached the rendezvous."""
+    error: FirstError = field(default_factory=FirstError)
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=SHOWN_LINES))
+    """The last lines, without tracebacks."""
 
     def feed(self, line: str) -> bool:
-        """Read one line; True when phase or progress changed."""
+        """Read one line, with or without Docker's time in front; True when phase or progress changed."""
         line = ANSI.sub("", line).rstrip()
-        if not line:
-            return False
+        stamp = STAMP.match(line)
+        if stamp:
+            line = line[stamp.end() :]
         if START.search(line):
-            # the container was restarted: its earlier lines are not about this start
-            self.first_error, self.serves = None, False
-            self.tail.clear()
+            # the container was restarted, and Docker shows its earlier starts too
+            vars(self).update(vars(RankLog()))
+        if not self.error.read(line, stamp[1] if stamp else ""):
+            return False
         self.tail.append(line)
-        if self.first_error is None and (match := ERROR.match(line)):
-            self.first_error = match[1]
         if match := KV_MEMORY.search(line):
             self.kv_memory_gib = float(match[match.lastindex or 1])
         if match := KV_TOKENS.search(line):
@@ -87,6 +90,7 @@ class RankLog:
             if match := pattern.search(line):
                 before = (self.phase, self.progress)
                 self.phase = phase
+                self.arrived = self.arrived or phase == MEETING
                 self.progress = (int(match[1]), int(match[2])) if pattern.groups == 2 else None
                 # a kernel that is tuned during a request does not mean that the rank stopped serving
                 self.serves = self.serves or phase == "serves"
@@ -94,5 +98,4 @@ class RankLog:
         return False
 
     def __str__(self) -> str:
-        done = f" {self.progress[0]}/{self.progress[1]}" if self.progress else ""
-        return f"{self.role} {self.phase}{done}"
+        return f"{self.phase} {self.progress[0]}/{self.progress[1]}" if self.progress else self.phase

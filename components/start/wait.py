@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import TypedDict
 
 from components.ssh.target import Target, resolve
+from components.start.failure import StartFailed, failure
 from components.start.probe import Probe
-from components.start.watch import StartFailed, Watch, Watched, failure
+from components.start.watch import Watch
+from components.start.watched import Watched
 from host.console import say
 from rank.probe import Answer, ProbeInputs, WarmUp
 

@@ -8,54 +8,14 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from components.ssh.shell import command_line
-from components.ssh.target import Resolved, Target, ssh_argv
-from components.start.rank_log import RankLog
-from components.start.rank_state import RankState, inspect
-from components.start.troubleshooting import explain
+from components.start.failure import StartFailed, failure
+from components.start.watched import Watched, doing
 from host.console import say
 
 QUIET_S = 15.0
 RECONNECTS = 5
-SHOWN_LINES = 12
-
-
-class StartFailed(Exception):
-    """The pair will not serve; the text shows all ranks' last lines and what they mean."""
-
-
-@dataclass
-class Watched:
-    """One rank as the watcher sees it."""
-
-    role: str
-    container: str
-    target: Target
-    resolved: Resolved
-    log: RankLog = field(init=False)
-    memory: str = ""
-    """The node's last MemAvailable, ready to print."""
-    reconnects: int = 0
-    state: RankState | None = None
-    """Set once the container has ended, or the start has failed."""
-
-    def __post_init__(self) -> None:
-        self.log = RankLog(self.role)
-
-    def ssh(self, line: str) -> list[str]:
-        return ssh_argv(self.target, line, multiplexed=self.resolved.multiplexed)
-
-    def inspect(self) -> RankState:
-        return inspect(self.target, self.resolved, self.container)
-
-    def __str__(self) -> str:
-        """How the container ended, or what it is still doing."""
-        if self.state is None or self.state.running:
-            return f"still {self.log.phase}"
-        return self.state.ending
-
 
 Event = tuple[Watched, str | None]
 
@@ -65,7 +25,7 @@ def follow(rank: Watched, events: "queue.Queue[Event]") -> subprocess.Popen[str]
     # the loop ends with the stream: grep fails when its output is closed; sshd gives each command a process group
     script = (
         "while sleep 15 && grep MemAvailable /proc/meminfo; do :; done & "
-        f"{command_line(['docker', 'logs', '--follow', rank.container])} 2>&1; kill 0"
+        f"{command_line(['docker', 'logs', '--follow', '--timestamps', rank.container])} 2>&1; kill 0"
     )
     stream = subprocess.Popen(
         rank.ssh(command_line(["sh", "-c", script])),
@@ -86,34 +46,6 @@ def follow(rank: Watched, events: "queue.Queue[Event]") -> subprocess.Popen[str]
 
     threading.Thread(target=read, daemon=True).start()
     return stream
-
-
-def failure(ranks: list[Watched], first: Watched, elapsed_s: float, what: str | None = None) -> StartFailed:
-    """What a person needs to see: which rank ended and how, every rank's last lines, the row of the table that fits.
-
-    `what` says what failed where no rank ended.
-    """
-    headline = what or f"{first.role}'s rank {first}"
-    parts = [f"{headline}, {elapsed_s:.0f} s after the start"]
-    for rank in ranks:
-        parts.append(f"--- {rank.role}: {rank}; its last lines:")
-        shown = list(rank.log.tail)[-SHOWN_LINES:]
-        cause = rank.log.first_error
-        if cause and not any(cause in line for line in shown):
-            parts.append(f"    first error: {cause}")
-        parts += [f"    {line}" for line in shown] or ["    (no line)"]
-    ordered = [first, *(rank for rank in ranks if rank is not first)]
-    row = explain([headline, *(line for rank in ordered for line in evidence(rank))])
-    if row:
-        parts += [f"what this means: {row.cause}", f"way out: {row.fix}"]
-    else:
-        parts.append("no row of docs/troubleshooting.md fits: read the lines above; pulumi up restarts both ranks")
-    return StartFailed("\n".join(parts))
-
-
-def evidence(rank: Watched) -> list[str]:
-    """Everything that the rank and Docker say about its end."""
-    return [*([rank.log.first_error] if rank.log.first_error else []), *rank.log.tail, str(rank)]
 
 
 class Watch:
@@ -157,7 +89,8 @@ class Watch:
         if now - self._shown_at < (1.0 if changed else QUIET_S):
             return
         self._shown_at = now
-        say(f"{self.elapsed_s:5.0f} s   " + "   ".join(f"{rank.log}{rank.memory}" for rank in self.ranks))
+        shown = [f"{rank.role} {doing(rank, self.ranks)}{rank.memory}" for rank in self.ranks]
+        say(f"{self.elapsed_s:5.0f} s   " + "   ".join(shown))
 
     def _ended(self, rank: Watched) -> None:
         rank.state = rank.inspect()
@@ -171,13 +104,9 @@ class Watch:
             return
         # its peers notice within seconds: their last lines belong in the report
         self._drain(3.0)
-        ended: list[tuple[str, int]] = []
-        for number, other in enumerate(self.ranks):
+        for other in self.ranks:
             other.state = other.state or other.inspect()
-            if not other.state.running:
-                ended.append((other.state.finished_at, number))
-        first = self.ranks[min(ended)[1]] if ended else rank
-        raise failure(self.ranks, first, self.elapsed_s)
+        raise failure(self.ranks, rank, self.elapsed_s)
 
     def _drain(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

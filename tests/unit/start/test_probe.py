@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from components.ssh.shell import python_line
+from components.start.failure import StartFailed
 from components.start.probe import Probe
-from components.start.watch import StartFailed
 from rank.probe import Answer, ProbeInputs
 from tests.unit.executables import Recorder
 from tests.unit.start.ranks import rank

@@ -15,58 +15,55 @@ PINNED = (
     "kv_cache_memory_bytes config and skipped memory profiling."
 )
 START: list[tuple[str, str]] = [
-    ("spark: rank 0 starts", "head checks fabric and checkpoint"),
-    ("spark: fabric rocep1s0f1 on enp1s0f1np1, GID index 3", "head checks fabric and checkpoint"),
-    ("spark: starting the engine: vllm serve deepseek-ai/DeepSeek-V4-Flash-DSpark", "head loads vLLM's modules"),
-    (
-        f"{CORE}[core.py:114] Initializing a V1 LLM engine (v0.25.1) with config: model='/x'",
-        "head starts its processes",
-    ),
-    (MEETING, "head waits at the rendezvous"),
+    ("spark: rank 0 starts", "checks fabric and checkpoint"),
+    ("spark: fabric rocep1s0f1 on enp1s0f1np1, GID index 3", "checks fabric and checkpoint"),
+    ("spark: starting the engine: vllm serve deepseek-ai/DeepSeek-V4-Flash-DSpark", "loads vLLM's modules"),
+    (f"{CORE}[core.py:114] Initializing a V1 LLM engine (v0.25.1) with config: model='/x'", "starts its processes"),
+    (MEETING, "waits at the rendezvous"),
     (
         "(Worker pid=22) INFO 12-01 01:03:26 [parallel_state.py:1942] rank 0 in world size 2 is assigned as DP rank 0, "
         "PP rank 0, PCP rank 0, TP rank 0, EP rank N/A, EPLB rank N/A",
-        "head has met the other ranks",
+        "has met the other ranks",
     ),
-    (f"{WORKER}[model_runner.py:281] Loading model from scratch...", "head loads shards"),
+    (f"{WORKER}[model_runner.py:281] Loading model from scratch...", "loads shards"),
     (
         "(Worker_TP0 pid=22) Loading safetensors checkpoint shards:   0% Completed | 0/48 [00:00<?, ?it/s]",
-        "head loads shards 0/48",
+        "loads shards 0/48",
     ),
     (
         "\x1b[1;36mLoading safetensors checkpoint shards:  50% Completed | 24/48 [01:30<01:30,  3.75s/it]\x1b[0m",
-        "head loads shards 24/48",
+        "loads shards 24/48",
     ),
-    (f"{WORKER}[default_loader.py:430] Loading weights took 181.20 seconds", "head has loaded its shards"),
-    (f"{WORKER}[model_runner.py:302] Model loading took 78.41 GiB and 183.400000 seconds", "head profiles memory"),
-    (f"{WORKER}[gpu_worker.py:538] Available KV cache memory: 17.21 GiB", "head sizes the KV pool"),
-    (f"{CORE}[kv_cache_utils.py:2146] GPU KV cache size: 2,555,830 tokens", "head sizes the KV pool"),
+    (f"{WORKER}[default_loader.py:430] Loading weights took 181.20 seconds", "has loaded its shards"),
+    (f"{WORKER}[model_runner.py:302] Model loading took 78.41 GiB and 183.400000 seconds", "profiles memory"),
+    (f"{WORKER}[gpu_worker.py:538] Available KV cache memory: 17.21 GiB", "sizes the KV pool"),
+    (f"{CORE}[kv_cache_utils.py:2146] GPU KV cache size: 2,555,830 tokens", "sizes the KV pool"),
     (
         f"{CORE}[kv_cache_utils.py:2147] Maximum concurrency for 1,048,576 tokens per request: 2.44x",
-        "head sizes the KV pool",
+        "sizes the KV pool",
     ),
-    ("2026-11-30 07:31:02 - INFO - [Autotuner]: Autotuning process starts ...", "head tunes kernels"),
+    ("2026-11-30 07:31:02 - INFO - [Autotuner]: Autotuning process starts ...", "tunes kernels"),
     (
         "(Worker_TP0 pid=22) Capturing CUDA graphs (PIECEWISE):  50%|#####     | 3/6 [00:02<00:02,  1.2it/s]",
-        "head captures graphs 3/6",
+        "captures graphs 3/6",
     ),
-    ("(Worker_TP0 pid=22) Capturing dspark CUDA graphs (FULL):  17%|#6        | 1/6", "head captures graphs 1/6"),
+    ("(Worker_TP0 pid=22) Capturing dspark CUDA graphs (FULL):  17%|#6        | 1/6", "captures graphs 1/6"),
     (
         f"{WORKER}[model_runner.py:722] Graph capturing finished in 9 secs, took 0.61 GiB",
-        "head has captured its graphs",
+        "has captured its graphs",
     ),
     (
         f"{CORE}[core.py:344] init engine (profile, create kv cache, warmup model) took 56.63 s",
-        "head starts the API",
+        "starts the API",
     ),
-    ("(APIServer pid=1) INFO:     Application startup complete.", "head serves"),
+    ("(APIServer pid=1) INFO:     Application startup complete.", "serves"),
 ]
 BEFORE_SHARDS, HALF_LOADED = START[7][0], START[8][0]
 
 
 def test_a_start_is_shown_phase_by_phase_with_its_progress():
-    log = RankLog("head")
-    assert str(log) == "head is created"
+    log = RankLog()
+    assert str(log) == "is created"
     told = []
     for line, _ in START:
         log.feed(f"{line}\n")
@@ -76,7 +73,7 @@ def test_a_start_is_shown_phase_by_phase_with_its_progress():
 
 
 def test_the_numbers_are_the_engines_own():
-    log = RankLog("head")
+    log = RankLog()
     for line, _ in START:
         log.feed(line)
     assert (log.kv_memory_gib, log.kv_tokens, log.context_tokens, log.max_concurrency) == (
@@ -89,7 +86,7 @@ def test_the_numbers_are_the_engines_own():
 
 def test_newer_engines_say_pool_and_concurrency_in_one_line():
     """vLLM 0.33."""
-    log = RankLog("head")
+    log = RankLog()
     log.feed(
         "INFO 11-30 07:31:02 [kv_cache_utils.py:1812] GPU KV cache size: 2,331,430 tokens, "
         "Maximum concurrency for 1,048,576 tokens per request: 2.22x"
@@ -98,13 +95,13 @@ def test_newer_engines_say_pool_and_concurrency_in_one_line():
 
 
 def test_numbers_without_thousands_separators_are_numbers_too():
-    log = RankLog("head")
+    log = RankLog()
     log.feed("GPU KV cache size: 2555830 tokens")
     assert log.kv_tokens == 2_555_830
 
 
 def test_a_workers_phases_are_shown_although_it_counts_neither_shards_nor_graphs():
-    log = RankLog("worker")
+    log = RankLog()
     told = []
     for line in (
         "INFO 12-01 01:02:53 [serve.py:212] Launching vLLM (v0.25.1) headless multiproc executor, with head node "
@@ -133,64 +130,18 @@ def test_a_workers_phases_are_shown_although_it_counts_neither_shards_nor_graphs
     ],
 )
 def test_a_pool_of_a_given_size_is_a_pool_too(line: str, gib: float):
-    log = RankLog("head")
+    log = RankLog()
     log.feed(line)
     assert (log.phase, log.kv_memory_gib) == ("sizes the KV pool", gib)
 
 
-# A head whose worker is killed while no request runs prints nothing; with the next request it prints this.
-LOST_WORKER = """\
-(APIServer pid=1) INFO 12-01 01:12:48 [loggers.py:273] Engine 000: Avg prompt throughput: 0.0 tokens/s
-(Worker_TP0 pid=24) ERROR 12-01 01:13:14 [multiproc_executor.py:1004] WorkerProc hit an exception.
-(Worker_TP0 pid=24) ERROR 12-01 01:13:14 [multiproc_executor.py:1004] Traceback (most recent call last):
-(Worker_TP0 pid=24) ERROR 12-01 01:13:14 [multiproc_executor.py:1004]     work.wait()
-(Worker_TP0 pid=24) ERROR 12-01 01:13:14 [multiproc_executor.py:1004] RuntimeError: \
-[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [192.168.100.2]:49283
-(EngineCore pid=14) ERROR 12-01 01:13:14 [core.py:1233] EngineCore encountered a fatal error.
-(EngineCore pid=14) ERROR 12-01 01:13:14 [core.py:1233] RuntimeError: Worker failed with error '...', please check
-(APIServer pid=1) ERROR 12-01 01:13:14 [async_llm.py:704] vllm.v1.engine.exceptions.EngineDeadError: EngineCore \
-encountered an issue. See stack trace (above) for the root cause.
-(EngineCore pid=14) (APIServer pid=1) INFO:     127.0.0.1:45298 - "POST /v1/chat/completions HTTP/1.1" 500 Internal \
-Server Error
-(APIServer pid=1) INFO:     Finished server process [1]
-""".splitlines()
-
-
-def test_the_first_exception_of_a_start_is_kept_and_not_its_consequences():
-    log = RankLog("head")
-    for line in LOST_WORKER:
+def test_a_restarted_container_is_known_by_its_latest_start():
+    """Docker shows what it said in every start."""
+    log = RankLog()
+    for line in (*(line for line, _ in START), "OSError: [Errno 98] Address already in use", START[0][0]):
         log.feed(line)
-    assert log.first_error == (
-        "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer "
-        "[192.168.100.2]:49283"
-    )
-
-
-@pytest.mark.parametrize(
-    ("line", "error"),
-    [
-        ("(APIServer pid=1) OSError: [Errno 98] Address already in use", "OSError: [Errno 98] Address already in use"),
-        ("ERROR 12-01 01:32:37 [multiproc_executor.py:898] ValueError: Available", "ValueError: Available"),
-        ("Exception: WorkerProc initialization failed", "Exception: WorkerProc initialization failed"),
-        ("(APIServer pid=1) ERROR 12-01 01:04:55 [serving.py:222] Error with model error=ErrorInfo(message='x')", None),
-        (
-            "(Worker_TP0 pid=24) ERROR 12-01 01:26:51 [parallel_state.py:2205] Error ignored in is_in_the_same_node: x",
-            None,
-        ),
-        ("  warnings.warn('resource_tracker: There appear to be 1 leaked')", None),
-    ],
-)
-def test_an_exception_is_known_behind_every_prefix_of_the_engine(line: str, error: str | None):
-    log = RankLog("head")
-    log.feed(line)
-    assert log.first_error == error
-
-
-def test_what_a_container_said_in_an_earlier_start_is_not_about_this_one():
-    log = RankLog("head")
-    for line in (*LOST_WORKER, "(APIServer pid=1) INFO:     Application startup complete.", START[0][0]):
-        log.feed(line)
-    assert (log.first_error, log.serves, list(log.tail)) == (None, False, [START[0][0]])
+    assert log == RankLog(phase="checks fabric and checkpoint", error=log.error, tail=log.tail)
+    assert (log.error.text, list(log.tail)) == (None, [START[0][0]])
 
 
 @pytest.mark.parametrize(
@@ -204,35 +155,36 @@ def test_what_a_container_said_in_an_earlier_start_is_not_about_this_one():
     ],
 )
 def test_a_line_that_tells_nothing_new_changes_nothing(line: str):
-    log = RankLog("head")
+    log = RankLog()
     log.feed(HALF_LOADED)
     assert log.feed(line) is False
-    assert str(log) == "head loads shards 24/48"
+    assert str(log) == "loads shards 24/48"
 
 
 def test_only_news_counts_as_a_change():
-    log = RankLog("head")
+    log = RankLog()
     assert [log.feed(BEFORE_SHARDS), log.feed(BEFORE_SHARDS), log.feed(HALF_LOADED)] == [True, False, True]
 
 
 def test_a_rank_that_serves_still_serves_when_a_request_tunes_a_kernel():
-    log = RankLog("head")
+    log = RankLog()
     log.feed("INFO:     Application startup complete.")
     log.feed("flashinfer: Autotuning fused_moe for 32 tokens")
     assert log.serves
 
 
-def test_the_cause_above_the_tracebacks_of_every_process_is_kept():
-    """vLLM's worker, core and API process each print a traceback after the cause."""
-    log = RankLog("head")
-    log.feed("torch.OutOfMemoryError: CUDA out of memory.")
-    for number in range(300):
-        log.feed(f'  File "vllm/v1/engine/core.py", line {number}, in step')
-    assert log.tail[0] == "torch.OutOfMemoryError: CUDA out of memory."
+def test_dockers_time_in_front_of_a_line_is_no_part_of_it():
+    log = RankLog()
+    log.feed("2026-12-01T01:28:19.862378879Z torch.OutOfMemoryError: CUDA out of memory.")
+    assert (log.error.text, log.error.at) == (
+        "torch.OutOfMemoryError: CUDA out of memory.",
+        "2026-12-01T01:28:19.862378879Z",
+    )
+    assert list(log.tail) == [log.error.text]
 
 
 def test_a_rank_that_talks_for_days_does_not_fill_the_memory():
-    log = RankLog("head")
+    log = RankLog()
     for number in range(5000):
         log.feed(f"line {number}")
-    assert len(log.tail) <= 1000 and log.tail[-1] == "line 4999"
+    assert len(log.tail) + len(log.error.evidence) < 1000 and log.tail[-1] == "line 4999"

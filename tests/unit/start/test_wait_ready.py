@@ -36,7 +36,7 @@ WAIT = {
 }
 
 
-ENDED = '{"Running": false, "ExitCode": 1, "FinishedAt": "2026"}'
+ENDED = '{"Running": false, "ExitCode": 1, "FinishedAt": "2026-12-01T01:06:17.5Z"}'
 
 
 def wait_ready(

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from components.start import watch
+from components.start.failure import StartFailed
 from components.start.rank_state import RankState
-from components.start.watch import Event, StartFailed, Watch, Watched, follow
+from components.start.watch import Event, Watch, follow
+from components.start.watched import Watched, doing
 from tests.unit.executables import Recorder
-from tests.unit.start.ranks import rank
-from tests.unit.start.test_rank_log import LOST_WORKER
+from tests.unit.start.ranks import lines_of, rank
+from tests.unit.start.test_rank_log import MEETING
 
 RUNNING = RankState(running=True)
 
@@ -121,6 +123,29 @@ def test_a_change_of_phase_is_shown_and_so_is_every_quarter_minute_without_one(
     ]
 
 
+def test_a_rank_that_waits_is_shown_with_those_it_waits_for():
+    ranks = [rank("head", 0), rank("worker", 1), rank("worker2", 2)]
+    for one in ranks[:2]:
+        one.log.feed(MEETING)
+    assert [doing(one, ranks) for one in ranks] == [
+        "waits at the rendezvous for worker2",
+        "waits at the rendezvous for worker2",
+        "is created",
+    ]
+    ranks[2].log.feed(MEETING)
+    assert doing(ranks[0], ranks) == "waits at the rendezvous for worker and worker2", "all are there and none gets through"
+
+
+def test_a_worker_of_a_head_that_serves_runs_although_it_prints_no_more(
+    pair: Pair, capsys: pytest.CaptureFixture[str]
+):
+    pair.worker.log.feed("Available KV cache memory: 17.21 GiB")
+    pair.head.log.serves = True
+    with pytest.raises(StartFailed):
+        pair.watch.until(lambda: False, "the completion", 1)
+    assert capsys.readouterr().err.splitlines() == ["    0 s   head is created   worker runs"]
+
+
 def test_a_rank_that_ends_fails_the_start_with_both_ranks_last_lines_and_the_way_out(pair: Pair):
     """Seen when it happens, not at a time-out."""
     pair.states = {
@@ -139,8 +164,9 @@ def test_a_rank_that_ends_fails_the_start_with_both_ranks_last_lines_and_the_way
     )
     lines = pair.failure()
     assert pair.events.told == [(pair.worker, "never waited for\n")]
-    assert lines[:7] == [
+    assert lines[:8] == [
         "worker's rank ended with exit code 1, 12 s after the start",
+        "first error, on worker: torch.OutOfMemoryError: CUDA out of memory.",
         "--- head: ended with exit code 1; its last lines:",
         "    RuntimeError: Engine core initialization failed.",
         "--- worker: ended with exit code 1; its last lines:",
@@ -148,9 +174,9 @@ def test_a_rank_that_ends_fails_the_start_with_both_ranks_last_lines_and_the_way
         "    nearly the last line",
         "    the very last line",
     ]
-    assert lines[7].startswith("what this means: Something else holds unified memory")
-    assert lines[8].startswith("way out: Free the node")
-    assert len(lines) == 9
+    assert lines[8].startswith("what this means: Something else holds unified memory")
+    assert lines[9].startswith("way out: Free the node")
+    assert len(lines) == 10
 
 
 def test_a_peer_that_still_runs_delays_the_report_by_seconds_only(pair: Pair):
@@ -159,13 +185,14 @@ def test_a_peer_that_still_runs_delays_the_report_by_seconds_only(pair: Pair):
     lines = pair.failure()
     assert lines[0] == "worker's rank ended with exit code 0, 3 s after the start"
     assert lines[1:3] == [
-        "--- head: still loads shards; its last lines:",
+        "--- head: still loads shards 1/48; its last lines:",
         "    Loading safetensors checkpoint shards:   2% Completed | 1/48",
     ]
     assert lines[3:] == [
         "--- worker: ended with exit code 0; its last lines:",
         "    (no line)",
-        "no row of docs/troubleshooting.md fits: read the lines above; pulumi up restarts both ranks",
+        "no row of docs/troubleshooting.md fits: read `docker logs spark-dev-rank1` on worker's node, which has the "
+        "tracebacks too; then pulumi up restarts both ranks",
     ]
 
 
@@ -193,25 +220,21 @@ def test_a_node_that_is_gone_is_named_as_gone(pair: Pair):
 
 def test_only_the_last_lines_are_shown_but_all_that_are_kept_are_read(pair: Pair):
     pair.states["head"] = RankState(exit_code=1)
-    frames = [(pair.head, f"  frame {number}\n") for number in range(100)]
-    pair.tell((pair.head, "vllm: error: unrecognized arguments: --x\n"), *frames, (pair.head, None))
+    said = [(pair.head, f"request {number}\n") for number in range(100)]
+    pair.tell((pair.head, "vllm: error: unrecognized arguments: --x\n"), *said, (pair.head, None))
     lines = pair.failure()
-    assert [line for line in lines if "frame" in line] == [f"      frame {number}" for number in range(88, 100)]
+    assert [line for line in lines if "request" in line] == [f"    request {number}" for number in range(88, 100)]
     assert any(line.startswith("what this means: The image's vLLM does not know the flag") for line in lines)
 
 
 def test_a_head_that_lost_its_worker_is_a_failure_although_it_ended_with_0(pair: Pair):
-    """That is the real engine's exit code; the first exception is shown above the last lines, its consequences."""
+    """That is the real engine's exit code. The worker's node says of its container that it runs."""
     pair.states["head"] = RankState(exit_code=0)
-    pair.tell(*[(pair.head, line) for line in LOST_WORKER])
-    pair.tell(*[(pair.head, f"(APIServer pid=1) INFO 12-01 [core_client.py:{n}] [shutdown]") for n in range(12)])
-    pair.tell((pair.head, None))
+    said = [line for line in lines_of("c-worker-killed", "head") if "startup complete" not in line]
+    pair.tell(*[(pair.head, line) for line in said], (pair.head, None))
     lines = pair.failure()
     assert lines[0].startswith("head's rank ended with exit code 0, ")
-    assert lines[2] == (
-        "    first error: RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] "
-        "Connection closed by peer [192.168.100.2]:49283"
-    )
+    assert lines[1].endswith("Connection closed by peer [192.168.100.2]:49283")
     assert any(line.startswith("what this means: A rank lost its peer") for line in lines)
 
 
@@ -228,7 +251,7 @@ def test_the_limit_names_the_phase_and_calls_nothing_ended(pair: Pair):
     lines = pair.failure(limit_s=30)
     assert lines[:2] == [
         "the start took more than 30 s; the ranks still run",
-        "head's rank still captures graphs, 30 s after the start",
+        "head's rank still captures graphs 0/36, 30 s after the start",
     ]
     assert not any("ended" in line for line in lines)
 
@@ -267,4 +290,4 @@ def test_a_stream_hands_on_every_line_and_its_end(recorder: Recorder):
     assert told == ["one\n", "two\n", "half \ufffd\n", None]
     stream.wait(10)
     [call] = recorder.calls("ssh")
-    assert call[-2] == "spark-head" and "docker logs --follow spark-dev-rank0 2>&1" in call[-1]
+    assert call[-2] == "spark-head" and "docker logs --follow --timestamps spark-dev-rank0 2>&1" in call[-1]
