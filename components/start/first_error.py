@@ -18,7 +18,7 @@ LAST_OF_TRACEBACK = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:: .*)?$")
 """Not every exception's name ends in Error, and not every exception has a message."""
 FRAME = re.compile(r"frame #\d+: ")
 """Of a C++ stack."""
-INVALID = re.compile(r"\d+ validation errors? for \w+$")
+INVALID = re.compile(r"\d+ validation errors? for \w+")
 """Pydantic names field and reason on the lines below."""
 KEPT_LINES = 400
 """NCCL's warnings stand above the exception that they explain."""
@@ -74,5 +74,5 @@ class FirstError:
         return True
 
     def _go_on(self, text: str) -> None:
-        if self.text and INVALID.search(self.text.split(" - ")[0]) and "For further information" not in text:
+        if self.text and INVALID.search(self.text) and "For further information" not in text:
             self.text += f" - {text.strip().partition(' [type=')[0]}"

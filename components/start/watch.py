@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from typing import NoReturn
 
 from components.ssh.shell import command_line
 from components.start.failure import StartFailed, failure
@@ -16,6 +17,8 @@ from host.console import say
 
 QUIET_S = 15.0
 RECONNECTS = 5
+ENDING_S = 60.0
+"""How long an engine that said that it ends may take; one that serves needs 12 s."""
 
 Event = tuple[Watched, str | None]
 
@@ -71,6 +74,7 @@ class Watch:
                     rank.state = rank.inspect()
                 error = failure(self.ranks, self.ranks[0], self.elapsed_s)
                 raise StartFailed(f"{what} took more than {limit_s:.0f} s; the ranks still run\n{error}")
+            self._end_what_hangs()
             try:
                 rank, line = self.events.get(timeout=0.2)
             except queue.Empty:
@@ -104,6 +108,16 @@ class Watch:
             return
         # its peers notice within seconds: their last lines belong in the report
         self._drain(3.0)
+        self._fail(rank)
+
+    def _end_what_hangs(self) -> None:
+        now = time.monotonic()
+        for rank in self.ranks:
+            rank.failing_since = (rank.failing_since or now) if rank.log.error.fatal else None
+            if rank.failing_since and now - rank.failing_since > ENDING_S:
+                self._fail(rank)
+
+    def _fail(self, rank: Watched) -> NoReturn:
         for other in self.ranks:
             other.state = other.state or other.inspect()
         raise failure(self.ranks, rank, self.elapsed_s)

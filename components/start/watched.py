@@ -21,6 +21,8 @@ class Watched:
     reconnects: int = 0
     state: RankState | None = None
     """Set once the container has ended, or the start has failed."""
+    failing_since: float | None = None
+    """When the engine said that it ends, on this process's monotonic clock."""
 
     def ssh(self, line: str) -> list[str]:
         return ssh_argv(self.target, line, multiplexed=self.resolved.multiplexed)
@@ -36,6 +38,8 @@ class Watched:
 
 def doing(rank: Watched, ranks: list[Watched]) -> str:
     """What a rank does now; one that waits, also for whom."""
+    if rank.log.error.fatal:
+        return "has failed"
     if rank is not ranks[0] and ranks[0].log.serves:
         # a headless rank prints nothing once its memory is set up
         return "runs"
@@ -50,4 +54,4 @@ def standing(rank: Watched, ranks: list[Watched]) -> str:
     """How a rank's container ended, or what it is still doing."""
     if rank.state and not rank.state.running:
         return rank.state.ending
-    return "has failed, but its container still runs" if rank.failed else f"still {doing(rank, ranks)}"
+    return "has failed, but its container still runs" if rank.log.error.fatal else f"still {doing(rank, ranks)}"

@@ -12,10 +12,9 @@ from components.start import watch
 from components.start.failure import StartFailed
 from components.start.rank_state import RankState
 from components.start.watch import Event, Watch, follow
-from components.start.watched import Watched, doing
+from components.start.watched import Watched
 from tests.unit.executables import Recorder
 from tests.unit.start.ranks import lines_of, rank
-from tests.unit.start.test_rank_log import MEETING
 
 RUNNING = RankState(running=True)
 
@@ -123,19 +122,6 @@ def test_a_change_of_phase_is_shown_and_so_is_every_quarter_minute_without_one(
     ]
 
 
-def test_a_rank_that_waits_is_shown_with_those_it_waits_for():
-    ranks = [rank("head", 0), rank("worker", 1), rank("worker2", 2)]
-    for one in ranks[:2]:
-        one.log.feed(MEETING)
-    assert [doing(one, ranks) for one in ranks] == [
-        "waits at the rendezvous for worker2",
-        "waits at the rendezvous for worker2",
-        "is created",
-    ]
-    ranks[2].log.feed(MEETING)
-    assert doing(ranks[0], ranks) == "waits at the rendezvous for worker and worker2", "all are there and none gets through"
-
-
 def test_a_worker_of_a_head_that_serves_runs_although_it_prints_no_more(
     pair: Pair, capsys: pytest.CaptureFixture[str]
 ):
@@ -191,8 +177,8 @@ def test_a_peer_that_still_runs_delays_the_report_by_seconds_only(pair: Pair):
     assert lines[3:] == [
         "--- worker: ended with exit code 0; its last lines:",
         "    (no line)",
-        "no row of docs/troubleshooting.md fits: read `docker logs spark-dev-rank1` on worker's node, which has the "
-        "tracebacks too; then pulumi up restarts both ranks",
+        "no row of docs/troubleshooting.md fits: on worker's node, `docker logs spark-dev-rank1` also shows the "
+        "tracebacks; pulumi up restarts both ranks",
     ]
 
 
@@ -202,6 +188,17 @@ def test_a_rank_that_the_kernel_killed_is_explained_without_a_word_of_its_own(pa
     lines = pair.failure()
     assert lines[0].startswith("worker's rank was killed for lack of memory, ")
     assert any(line.startswith("what this means: Something else holds unified memory") for line in lines)
+
+
+def test_a_rank_whose_engine_failed_and_never_ends_is_not_waited_for_until_the_limit(
+    pair: Pair, capsys: pytest.CaptureFixture[str]
+):
+    pair.tell((pair.worker, "INFO 12-01 01:21:22 [cpu_worker.py:235] Available KV cache memory: 17.21 GiB\n"), 2.0)
+    pair.tell((pair.worker, "ERROR 12-01 01:21:33 [x.py:284] Worker proc VllmWorker-1 died unexpectedly\n"), 20.0)
+    lines = pair.failure()
+    assert "worker has failed" in capsys.readouterr().err
+    assert lines[0] == "worker's rank has failed, but its container still runs, 62 s after the start"
+    assert lines[1] == "first error, on worker: Worker proc VllmWorker-1 died unexpectedly"
 
 
 def test_a_rank_that_docker_could_not_start_says_why(pair: Pair):
