@@ -36,7 +36,7 @@ def refused_flag(cluster: dict[str, Any]) -> None:
             None,
             [
                 "first error, on worker: RuntimeError: CUDA error: an illegal memory access was encountered",
-                "first error: RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection",
+                "tcp/pair.cc:547] Connection closed by peer",
                 "no row of docs/troubleshooting.md fits",
             ],
         ),

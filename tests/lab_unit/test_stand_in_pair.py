@@ -105,7 +105,8 @@ def test_a_context_that_the_pool_cannot_hold_ends_the_head_alone(pair):
     pair.start(1)
     pair.start(0)
     assert pair.code(0) == 1
-    assert "ValueError: To serve at least one request with the model's max seq len (1048576)" in pair.log(0)
+    cause = pair.log(0).index("ValueError: To serve at least one request with the model's max seq len (1048576)")
+    assert cause < pair.log(0).index("Worker proc VllmWorker-0 died unexpectedly"), "its own worker, as a consequence"
     assert pair.ranks[1].poll() is None
 
 

@@ -15,7 +15,7 @@ from .api import ROUTES, Server
 from .engine import STATS_S, Engine
 from .faults import POLL_S, pause
 from .log import Log, Logs
-from .startup import worker_exits, worker_is_ended
+from .startup import DIED, worker_exits, worker_is_ended
 from .worker import Worker
 
 WATCHDOG_S = 5.0
@@ -40,8 +40,7 @@ def on_sigterm() -> threading.Event:
 def died(worker: Worker, logs: Logs) -> None:
     """Log what an executor logs when its own GPU process dies."""
     log = logs.api if worker.config.headless else logs.engine
-    name = f"VllmWorker-{worker.config.node_rank}"
-    log.error("multiproc_executor.py:284", f"Worker proc {name} died unexpectedly, shutting down executor.")
+    log.error("multiproc_executor.py:284", DIED.format(worker.config.node_rank))
     worker_exits(logs, worker.config.headless)
 
 

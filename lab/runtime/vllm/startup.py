@@ -30,6 +30,7 @@ WAIT: Frame = ("v1/engine/utils.py", 1272, "wait_for_engine_startup", "raise Run
 FAILED_WORKER = Exception(
     "WorkerProc initialization failed due to an exception in a background process. See stack trace for root cause."
 )
+DIED = "Worker proc VllmWorker-{} died unexpectedly, shutting down executor."
 FAILED_CORE = RuntimeError("Engine core initialization failed. See root cause above. Failed core proc(s): {}")
 
 
@@ -89,6 +90,10 @@ def give_up(error: BaseException, logs: Logs, headless: bool) -> None:
         return
     frames = (CORE, READY) if error is FAILED_WORKER else (CORE,)
     logs.engine.error("core.py:1231", f"EngineCore failed to start.\n{trace(error, *frames)}")
+    if error is not FAILED_WORKER:
+        # the core leaves a worker behind that is well, and ends it
+        logs.engine.error("multiproc_executor.py:284", DIED.format(0))
+        logs.engine.info("multiproc_executor.py:426", "[shutdown] Executor: waiting for worker exit count=0")
     logs.engine.raw(f"Process EngineCore:\n{trace(error, *frames)}")
     logs.api.raw(trace(FAILED_CORE, SERVE, WAIT))
 
