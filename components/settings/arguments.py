@@ -37,6 +37,14 @@ RENDERED_FLAGS = frozenset(
     ]
 )
 """Flags of every rank that are not settings."""
+BEHIND = {
+    "--speculative-config": "engine.num_speculative_tokens and engine.draft_sample_method",
+    "--default-chat-template-kwargs": "engine.default_thinking",
+    "--revision": "checkpoint.revision",
+    "--tensor-parallel-size": "the list of nodes",
+    "--nnodes": "the list of nodes",
+}
+"""What a stack sets instead of some of them."""
 REFUSED = {
     "--max-num-partial-prefills": "the engine of the pinned image refuses --max-num-partial-prefills: remove it",
     "--model": "the program names the model: use checkpoint.repo",
@@ -67,7 +75,8 @@ def complaint(argument: str, settings: Iterable[str]) -> str | None:
         return REFUSED[reached]
     if ours[reached]:
         return f"{what} is a setting of its own: use engine.{ours[reached]}"
-    return f"the program sets {reached} for every rank: remove {'it' if flag == reached else flag}"
+    instead = f", and use {BEHIND[reached]}" if reached in BEHIND else ""
+    return f"the program sets {reached} for every rank: remove {'it' if flag == reached else flag}{instead}"
 
 
 def flag_reached(flag: str, ours: Iterable[str]) -> str | None:

@@ -39,6 +39,11 @@ EXPECTED = {
     "ip_v4_address": "must be an IPv4 address alone, such as 192.168.100.1",
 }
 """Errors that pydantic words for a reader of Python."""
+MISSING = {
+    "checkpoint/revision": "missing: this profile's source pins none: add the commit that you want "
+    "(`git ls-remote https://huggingface.co/deepseek-ai/DeepSeek-V4-Flash-DSpark main` prints the newest)",
+}
+"""What to say of a value that is missing, where there is more to say than that."""
 SHOWN = 80
 """Most characters of a wrong value that a line repeats."""
 
@@ -72,7 +77,7 @@ def complaint(detail: ErrorDetails) -> str:
     if kind == "extra_forbidden":
         return "unknown key: check its spelling, or remove it"
     if kind == "missing":
-        return "missing: add it"
+        return MISSING.get(path_of(detail), "missing: add it")
     if kind == AT_FIELD:
         return str(context["complaint"])
     if kind == "value_error":

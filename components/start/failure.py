@@ -33,8 +33,8 @@ def failure(ranks: list[Watched], seen: Watched, elapsed_s: float, what: str | N
         parts += [f"what this means: {row.cause}", f"way out: {row.fix}"]
     else:
         parts.append(
-            f"no row of docs/troubleshooting.md fits: on {named.role}'s node, `docker logs {named.container}` also shows "
-            "the tracebacks; pulumi up restarts both ranks"
+            f"no row of docs/troubleshooting.md fits: on {named.role}'s node, `docker logs {named.container}` also "
+            "shows the tracebacks; pulumi up restarts both ranks"
         )
     return StartFailed("\n".join(parts))
 

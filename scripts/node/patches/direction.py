@@ -1,7 +1,8 @@
 """Put the direction file of an abliterated model on this node, verified by its sha256.
 
 Inputs (JSON argument): DirectionInputs. In the environment: HF_TOKEN, of an account that accepted the
-repository's terms. Output: the file's absolute path. Exit codes: 0 done; 1 refused or failed, the reason on stderr, never the token.
+repository's terms. Output: the file's absolute path. Exit codes: 0 done; 1 refused or failed, the reason on stderr,
+never the token.
 """
 
 from __future__ import annotations

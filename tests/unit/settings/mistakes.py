@@ -260,7 +260,8 @@ SINGLE_MISTAKES: list[tuple[Mapping[str, Any], str]] = [
             ),
             (
                 ["--speculative-config.num_speculative_tokens", "1"],
-                "the program sets --speculative-config for every rank: remove it",
+                "the program sets --speculative-config for every rank: remove it, "
+                "and use engine.num_speculative_tokens and engine.draft_sample_method",
             ),
             (
                 ["--config", "x.yaml"],
@@ -268,7 +269,8 @@ SINGLE_MISTAKES: list[tuple[Mapping[str, Any], str]] = [
             ),
             (
                 ["--nnodes", "3", "--port", "1"],
-                "the program sets --nnodes for every rank: remove it; --port is a setting of its own: use engine.port",
+                "the program sets --nnodes for every rank: remove it, and use the list of nodes; "
+                "--port is a setting of its own: use engine.port",
             ),
         )
     ),

@@ -122,9 +122,7 @@ def test_a_change_of_phase_is_shown_and_so_is_every_quarter_minute_without_one(
     ]
 
 
-def test_a_worker_of_a_head_that_serves_runs_although_it_prints_no_more(
-    pair: Pair, capsys: pytest.CaptureFixture[str]
-):
+def test_a_worker_of_a_head_that_serves_runs_although_it_prints_no_more(pair: Pair, capsys: pytest.CaptureFixture[str]):
     pair.worker.log.feed("Available KV cache memory: 17.21 GiB")
     pair.head.log.serves = True
     with pytest.raises(StartFailed):
