@@ -33,6 +33,15 @@ def asymmetries(cluster: ClusterSettings, facts: Sequence[NodeFacts]) -> Iterato
             yield Finding("warning", "nodes", f"{name} differs ({shown}): update them together")
 
 
+def nfs_server(cluster: ClusterSettings, facts: Sequence[NodeFacts]) -> Iterator[Finding]:
+    """A head that cannot export, where nobody else serves its cache: found out before the download, not after it."""
+    if not facts or facts[0].nfs is None or facts[0].nfs.tools:
+        return
+    if any(node.nfs and node.nfs.refused for node in facts[1:]):
+        text = "checkpoint.mode is nfs, but it has no NFS server: sudo apt install nfs-kernel-server, or use local"
+        yield Finding("error", cluster.role(0), text)
+
+
 def findings(
     cluster: ClusterSettings, facts: Sequence[NodeFacts], stack: str, *, has_hf_token: bool = False
 ) -> list[Finding]:
@@ -43,6 +52,7 @@ def findings(
         *image_fits(cluster),
         *(finding for view in views for rule in (*NODE_RULES, patches_to_be_had) for finding in rule(view)),
         *asymmetries(cluster, facts),
+        *nfs_server(cluster, facts),
     ]
     allowed = [
         Finding("warning", item.where, f"{item.text} (allowed by this stack)", item.rule)

@@ -36,6 +36,8 @@ class FactsInputs(TypedDict, total=False):
     ports: list[int]
     head_fabric_ip: str | None
     """Of the head, where this node reads from its NFS server."""
+    exports: bool
+    """Whether this node is the head that the others read from."""
     patches: PatchInputs | None
 
 
@@ -180,7 +182,9 @@ class JobFacts:
 @dataclass(frozen=True)
 class NfsFacts:
     refused: str | None = None
-    """Why the head's NFS server takes no connection from this node; None when it does."""
+    """Why the head's NFS server takes no connection from this node; None when it does, and on the head."""
+    tools: bool = True
+    """Whether the head has Debian's NFS server, which exports its cache."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import threading
 import time
@@ -41,6 +42,7 @@ from gid import sysfs
 from gid.sysfs import read_text
 from host import our_folder
 from host.console import say
+from host.enter_mounts import PATH
 from hub.files import snapshot_of
 
 LIMIT_S = 15.0
@@ -224,6 +226,12 @@ def assemble(results: Results, problems: list[Problem]) -> Facts:
     )
 
 
+def nfs(head_fabric_ip: str | None, *, exports: bool) -> NfsFacts | None:
+    if exports:
+        return NfsFacts(tools=shutil.which("exportfs", path=PATH) is not None)
+    return NfsFacts(checkpoint.nfs_refusal(head_fabric_ip)) if head_fabric_ip else None
+
+
 def job_of(stack: str) -> JobFacts | None:
     status = job_status.read(our_folder.folder_of(stack) / "job" / "status.json")
     return JobFacts(status["id"], status["state"]) if status else None
@@ -257,7 +265,7 @@ def probes_of(inputs: FactsInputs) -> dict[str, Callable[[], object]]:
         ),
         "job": lambda: job_of(stack) if stack else None,
         "patches": lambda: read_patches(stack, patches) if stack and patches else None,
-        "nfs": lambda: NfsFacts(checkpoint.nfs_refusal(head_fabric_ip)) if head_fabric_ip else None,
+        "nfs": lambda: nfs(head_fabric_ip, exports=inputs.get("exports", False)),
         "folder": lambda: bool(stack and our_folder.is_ours(our_folder.folder_of(stack), stack)),
         "listeners": lambda: processes.listeners(ports),
         "earlyoom": lambda: processes.is_running("earlyoom"),

@@ -117,6 +117,7 @@ def test_each_node_is_asked_about_what_its_own_rank_needs():
         "ports": [8888, 25000],
         "endpoint": "https://huggingface.co",
         "patches": None,
+        "exports": False,
         "head_fabric_ip": None,
     }
     assert (worker["hf_cache"], worker["ports"]) == ("/raid/hf", [])
@@ -125,6 +126,7 @@ def test_each_node_is_asked_about_what_its_own_rank_needs():
     patched = [inputs_of(cluster("vision-exp"), rank, "dev")["patches"] for rank in (0, 1)]
     assert [asked and asked["fetches"] for asked in patched] == [True, False], "only the head fetches patches"
     assert [inputs_of(reading, rank, "dev")["head_fabric_ip"] for rank in (0, 1)] == [None, "198.51.100.1"]
+    assert [inputs_of(reading, rank, "dev")["exports"] for rank in (0, 1)] == [True, False]
 
 
 def reader(**answers: str | Exception):

@@ -132,3 +132,15 @@ def test_a_running_job_needs_no_answer_from_the_hub_and_one_that_failed_does(sta
         node["job"] = {"id": "a1", "state": state} if state else None
 
     assert len(judge(working, on=HEAD)) == rules
+
+
+@pytest.mark.parametrize(("answers", "refused"), [("Connection refused", True), (None, False)])
+def test_a_head_without_an_nfs_server_is_refused_unless_somebody_serves_its_cache(answers: str | None, refused: bool):
+    """Otherwise the step would find out after the download."""
+    nodes = healthy()
+    nodes[0]["nfs"], nodes[1]["nfs"] = {"tools": False}, {"refused": answers}
+    stack = cluster("vision-exp", {**NODES, "checkpoint": {"mode": "nfs"}})
+    said = [str(item) for item in findings(stack, [typed(item) for item in nodes], "dev") if item.level == "error"]
+    assert said == [
+        "head: checkpoint.mode is nfs, but it has no NFS server: sudo apt install nfs-kernel-server, or use local"
+    ] * int(refused)
