@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from components.ssh.reach import api_url
+from components.ssh.reach import api_reach, api_url
 from components.verified import verification
 from loader import payload
 from tests.program.pair import healthy
@@ -205,6 +205,7 @@ def test_the_outputs_are_what_a_person_and_a_script_ask_for(dev: Engine):
         ("::", "spark-a.example.net", "[::1]"),
         ("2001:db8::10", "[2001:db8::10]", "[2001:db8::10]"),
         ("192.0.2.10", "192.0.2.10", "192.0.2.10"),
+        ("198.51.100.1", "127.0.0.1", "198.51.100.1"),
     ],
 )
 def test_clients_and_probes_ask_where_the_server_can_be_reached(host: str, api: str, probe: str):
@@ -214,9 +215,20 @@ def test_clients_and_probes_ask_where_the_server_can_be_reached(host: str, api: 
     assert stack.engine.local_url == f"http://{probe}:8888"
 
 
-def test_api_host_is_where_clients_go_whatever_is_bound():
-    stack = cluster(change={"api_host": "llm.example.net", "engine": {"host": "::", "allow_unauthenticated_lan": True}})
-    assert api_url(stack, "spark-a") == "http://llm.example.net:8888/v1"
+@pytest.mark.parametrize("host", ["::", "127.0.0.1"])
+def test_api_host_is_where_clients_go_whatever_is_bound(host: str):
+    engine = {"host": host, "allow_unauthenticated_lan": True}
+    stack = cluster(change={"api_host": "llm.example.net", "engine": engine})
+    url = api_url(stack, "spark-a")
+    assert url == "http://llm.example.net:8888/v1"
+    assert api_reach(stack, url) == "from every machine that reaches llm.example.net:8888"
+
+
+def test_an_api_of_the_fabric_is_reached_through_a_tunnel():
+    stack = cluster(change={"engine": {"host": "198.51.100.1", "allow_unauthenticated_lan": True}})
+    assert api_reach(stack, api_url(stack, "spark-a")) == (
+        "on the fabric; from elsewhere through ssh -N -S none -L 8888:198.51.100.1:8888 -l ops spark-a.example.net"
+    )
 
 
 def test_an_api_of_the_heads_loopback_says_so_with_the_tunnel_to_it(dev: Engine):
