@@ -3,8 +3,8 @@
 It asks one question, the same one with thinking, and shows an image to a model that sees. All are asked on the head
 itself, over the same SSH as everything else, so it does not matter where the API listens; the key, if there is one,
 stays on the head. The numbers are the stack's outputs, taken from the ranks' own log lines. The line `reach` says who
-gets to the API: through a tunnel where it binds the head's loopback, else whether it answers this machine. The document
-of --json has outputs, question, answer, checks, tunnel (null when none is needed) and reach.
+gets to the API: whether it answers this machine, and else the tunnel to it or what may be in the way. The document of
+--json has outputs, question, answer, checks, tunnel (null when none is needed) and reach.
 
 example:    scripts/spark smoke --stack home --question "What is 6 x 7?"
 """
@@ -18,11 +18,12 @@ from base64 import b64encode
 from datetime import UTC, datetime
 from http.client import HTTPException
 from typing import TYPE_CHECKING
+from urllib.error import HTTPError
 
 from components.facts.checkpoint_plan import size
 from components.settings.cluster import ClusterSettings
 from components.ssh.node_script import run_script
-from components.ssh.reach import tunnel
+from components.ssh.reach import place, tunnel
 from components.ssh.target import SshError, resolve_nodes
 from host.console import printable
 from rank.probe import DIRECT, Answers, Check, Checked, ProbeInputs
@@ -86,18 +87,34 @@ def ask(cluster: ClusterSettings, stack: str, question: str) -> Answers:
     return answer
 
 
-def reach(url: str, argv: list[str] | None) -> str:
-    """Who gets to the API: by a tunnel, or whether it answers this machine, which needs no key."""
-    if argv:
-        return f"on the head; from here: {shlex.join(argv)}"
+def trouble(url: str, model: str) -> str | None:
+    """Why the API does not answer this machine; None if it does. No key is sent: 401 is an answer too.
+
+    Something else may listen at the URL: 8888 is also the port of notebooks.
+    """
     try:
-        DIRECT.open(f"{url.removesuffix('/v1')}/health", timeout=REACH_S).close()
+        with DIRECT.open(f"{url}/models", timeout=REACH_S) as reply:
+            ours = model in [row["id"] for row in json.load(reply)["data"]]
+    except HTTPError as error:
+        ours = error.code == 401
     except (OSError, HTTPException) as error:
-        return (
-            f"{url} does not answer this machine ({printable(str(error), 100)}): set api_host to a name or an address "
-            "of the head that clients reach, or look for a firewall"
-        )
-    return f"{url} answers this machine"
+        return printable(str(error), 100)
+    except (KeyError, TypeError, ValueError):
+        ours = False
+    return None if ours else "another server answers there"
+
+
+def reach(cluster: ClusterSettings, url: str, model: str, argv: list[str] | None) -> str:
+    """Who gets to the API: whether it answers this machine, and else how it will."""
+    problem = trouble(url, model)
+    if problem is None:
+        return f"{url} answers this machine"
+    if argv:
+        return f"{place(cluster)}; from here: {shlex.join(argv)}"
+    return (
+        f"{url} does not answer this machine ({problem}): set api_host to a name or an address of the head that "
+        "clients reach, or look for a firewall"
+    )
 
 
 def answered(check: Checked) -> str:
@@ -167,7 +184,7 @@ def run(call: Call) -> Answer:
     for line in lines(outputs, asked.took, asked.note):
         call.show(line)
     argv = tunnel(cluster, cluster.ssh_config and cluster.ssh_config.absolute())
-    way = reach(outputs["api_url"], argv)
+    way = reach(cluster, outputs["api_url"], outputs["models"][0], argv)
     call.show(f"reach    {way}")
     answer = ask(cluster, stack.name, asked.question)
     call.show(f"> {asked.question}   {answer['answer']}")

@@ -1,11 +1,15 @@
 """From clean nodes to an answer, and what changes nothing on a converged pair."""
 
 import json
+import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scripts.commands.smoke import trouble
 from tests.lab.checkpoint import verified
 from tests.lab.pair import (
     MODEL,
@@ -50,14 +54,26 @@ def test_the_outputs_are_the_ranks_own_numbers(stack: Stack, first_up: str) -> N
     assert outputs["generation"] == ranks()[1]["Config"]["Labels"]["spark.generation"]
 
 
-def test_smoke_asks_the_running_pair_and_shows_the_way_to_its_api(stack: Stack, first_up: str) -> None:
+def test_smoke_asks_the_running_pair_and_shows_the_way_to_its_api(
+    stack: Stack, first_up: str, free_port: Callable[[], int]
+) -> None:
     document = json.loads(stack.spark("smoke", "--json").text)
     assert "4183" in document["answer"] and document["outputs"] == stack.outputs()
     assert document["tunnel"][-3:] == ["-F", str(project() / ".lab" / "ssh_config"), "lab-head"]
     [thinking] = document["checks"]
     assert (thinking["name"], thinking["content"]) == ("thinking", "4183.") and "4183" in thinking["reasoning"]
-    # the head's loopback is the head's own, and its tunnel brings the API here
     assert document["outputs"]["api_reach"].startswith("on the head; from elsewhere through ssh -N")
+    # the tunnel brings the API here, to a port of this test's own: another pair may have a tunnel at 8888
+    here = free_port()
+    opened = subprocess.Popen([word.replace("8888:", f"{here}:", 1) for word in document["tunnel"]])
+    try:
+        end = time.monotonic() + 30
+        while (problem := trouble(f"http://127.0.0.1:{here}/v1", MODEL)) and time.monotonic() < end:
+            time.sleep(0.2)
+    finally:
+        opened.terminate()
+        opened.wait(10)
+    assert problem is None
 
 
 def test_the_four_efforts_are_four_prompts(stack: Stack, first_up: str) -> None:

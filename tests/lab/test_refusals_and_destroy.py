@@ -3,8 +3,9 @@
 import json
 from typing import Any
 
+from lab.place import HEAD
 from tests.lab.checkpoint import verified
-from tests.lab.pair import NODES, Stack, api, ask, identities, inspect, on, words_of
+from tests.lab.pair import NODES, Stack, api, ask, identities, inspect, on, place, words_of
 
 KEY = "sk-lab-9f3b5c7d1e2a4860"
 
@@ -19,7 +20,12 @@ def test_an_api_key_guards_the_endpoint_and_is_nowhere_to_be_read(stack: Stack) 
         assert api("/v1/models", at=at)[0] == 401
         assert api("/v1/models", at=at, key=KEY)[0] == 200
     assert "4183" in ask(key=KEY)
+    url = stack.outputs()["api_url"]
+    assert url == f"http://{place().ssh_address(HEAD)[0]}:8888/v1", "the host that ssh knows the head by"
+    smoke = stack.spark("smoke", "--config-file", str(stack.changed)).text
+    assert f"reach    {url} answers this machine" in smoke
     texts = {
+        "smoke": smoke,
         "the screen": shown,
         "the state": stack.pulumi("stack", "export", "--stack", "dev").text,
         "the stack file": stack.changed.read_text(),

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from tests.unit.executables import Recorder
 from tests.unit.operators import Engine, Spark, write
-from tests.unit.servers import serving
+from tests.unit.servers import Answer, body, serving
 from tests.unit.stacks import NODES, raw
 
 OUTPUTS: dict[str, Any] = {
@@ -41,10 +42,13 @@ esac
 
 
 @pytest.fixture
-def home(project: Path, engine: Engine, recorder: Recorder) -> Engine:
-    """A stack `home` that serves, and whose head answers."""
+def home(
+    project: Path, engine: Engine, recorder: Recorder, free_port: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> Engine:
+    """A stack `home` that serves, and whose head answers, but not to this machine."""
     write(project, "home", raw())
     engine.config(raw())
+    monkeypatch.setitem(OUTPUTS, "api_url", f"http://127.0.0.1:{free_port()}/v1")
     engine.outputs(OUTPUTS)
     recorder.answer("ssh", SSH.format(does=f"echo '{json.dumps(ANSWERS)}'"))
     return engine
@@ -53,7 +57,7 @@ def home(project: Path, engine: Engine, recorder: Recorder) -> Engine:
 def test_it_shows_what_serves_the_way_to_it_and_the_answer(home: Engine, spark: Spark):
     shown = spark("smoke", "--question", "What is 6 x 7?", "--took", "94", "--note", "a lab")
     assert shown.out.splitlines() == [
-        "serving  the-model  at http://127.0.0.1:8888/v1    up in 1 min 34 s (a lab)",
+        f"serving  the-model  at {OUTPUTS['api_url']}    up in 1 min 34 s (a lab)",
         "kv pool  17.21 GiB a rank, 2,555,830 tokens, 2.44 requests of 1,048,576",
         "fabric   head rocep1s0f1 gid 3    worker rocep1s0f1 gid 5",
         "model    3c5ed1f0    head 155.4 GiB verified 2026-12-01 07:10 UTC"
@@ -102,12 +106,12 @@ def test_the_head_is_asked_by_the_stacks_own_name_and_no_key_leaves_it(
     home: Engine, spark: Spark, recorder: Recorder, project: Path
 ):
     home.config(raw(change={"engine": {"host": "0.0.0.0"}}), "api_key")
-    with serving(lambda _: (200, b"")) as (url, asked_here):
+    with serving(lambda _: body({"error": "Unauthorized"}, 401)) as (url, asked_here):
         home.outputs({**OUTPUTS, "api_url": f"{url}/v1"})
         shown = spark("--stack", "acme/home", "smoke", "--json")
     document = json.loads(shown.out)
     assert (shown.code, document["tunnel"], document["reach"]) == (0, None, f"{url}/v1 answers this machine")
-    assert [(path, headers.get("Authorization")) for _, path, headers, _ in asked_here] == [("/health", None)]
+    assert [(path, headers.get("Authorization")) for _, path, headers, _ in asked_here] == [("/v1/models", None)]
     [asked] = [call for call in recorder.calls("ssh") if "-G" not in call]
     assert asked[-2] == "spark-a.example.net"
     inputs = json.loads(next(word for word in shlex.split(asked[-1]) if word.startswith("{")))
@@ -134,6 +138,26 @@ def test_a_check_that_fails_is_shown_and_so_is_an_api_that_this_machine_does_not
     inputs = json.loads(next(word for word in shlex.split(asked[-1]) if word.startswith("{")))
     assert [check["name"] for check in inputs["checks"]] == ["thinking", "image"]
     assert inputs["checks"][1]["content"][1]["image_url"]["url"].startswith("data:image/png;base64,iVBORw0KGgo")
+
+
+def test_an_open_tunnel_is_seen_without_proxy_or_netrc(
+    home: Engine, spark: Spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login ops password word\n")
+    for name, value in {"HOME": str(tmp_path), "http_proxy": "http://127.0.0.1:1", "no_proxy": ""}.items():
+        monkeypatch.setenv(name, value)
+    with serving(lambda _: body({"data": [{"id": "the-model"}]})) as (url, requests):
+        home.outputs({**OUTPUTS, "api_url": f"{url}/v1"})
+        assert f"reach    {url}/v1 answers this machine" in spark("smoke").out.splitlines()
+    assert ["Authorization" in headers for _, _, headers, _ in requests] == [False]
+
+
+@pytest.mark.parametrize("answer", [body({"data": [{"id": "another"}]}), body([]), body({}, 404), (200, b"<html>")])
+def test_another_server_at_the_url_is_not_taken_for_the_api(answer: Answer, home: Engine, spark: Spark):
+    """8888 is also the port of notebooks."""
+    with serving(lambda _: answer) as (url, _):
+        home.outputs({**OUTPUTS, "api_url": f"{url}/v1"})
+        assert f"reach    on the head; from here: {shlex.join(TUNNEL)}" in spark("smoke").out.splitlines()
 
 
 def test_the_tunnel_takes_the_stacks_own_ssh_configuration_from_any_folder(home: Engine, spark: Spark, project: Path):
