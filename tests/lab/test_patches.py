@@ -1,5 +1,7 @@
 """Startup patches: fetched once by the head, verified on both nodes, run by both ranks, and fail closed."""
 
+import json
+from base64 import b64encode
 from collections.abc import Iterator
 from hashlib import sha256
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from scripts.commands.smoke import red_png
 from tests.lab.pair import NODES, Stack, api, ask, hub, identities, inspect, on, place, words_of
 
 COMMIT = "c0ffee" + "0" * 34
@@ -92,8 +95,11 @@ def test_both_ranks_start_patched_and_the_head_alone_fetches(stack: Stack, origi
             "spark: patch 2 of 2 two: skipped, nothing to change",
         ]
     assert ask()
-    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
-    answers = [api("/v1/chat/completions", {"messages": [{"role": role, "content": [image]}]}) for role in ROLES]
+    thinking, image = json.loads(stack.spark("smoke", "--json", "--config-file", str(stack.changed)).text)["checks"]
+    assert thinking["reasoning"] and thinking["content"] == "4183."
+    assert (image["content"], image["problem"]) == ("An image of 32 by 32 pixels.", None)
+    shown = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{b64encode(red_png()).decode()}"}}
+    answers = [api("/v1/chat/completions", {"messages": [{"role": role, "content": [shown]}]}) for role in ROLES]
     assert [status for status, _ in answers] == [200, 400], answers
     askers = {address for address, _ in origin.asked}
     assert len(askers) == 1, "the worker gets its files from the head"

@@ -4,6 +4,7 @@ import http.client
 import io
 import json
 import threading
+from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from lab.runtime.vllm.api import Server
 from lab.runtime.vllm.engine import Engine
 from lab.runtime.vllm.log import Log, Logs
 from lab.runtime.vllm.tokenizers import deepseek_v4
+from scripts.commands.smoke import red_png
 from tests.lab_unit.stand_in_machine import RECIPE
 
 NAME = "deepseek-v4-flash-dspark"
@@ -35,13 +37,13 @@ class Client:
         finally:
             connection.close()
 
-    def chat(self, text: str, **more: Any) -> dict[str, Any]:
+    def chat(self, text: Any, **more: Any) -> dict[str, Any]:
         status, reply = self.ask("/v1/chat/completions", {"messages": [{"role": "user", "content": text}], **more})
         assert status == 200, reply
         answer: dict[str, Any] = json.loads(reply)
         return answer
 
-    def events(self, text: str, **more: Any) -> list[dict[str, Any]]:
+    def events(self, text: Any, **more: Any) -> list[dict[str, Any]]:
         body = {"messages": [{"role": "user", "content": text}], "stream": True, **more}
         _, reply = self.ask("/v1/chat/completions", body)
         lines = [line.removeprefix("data: ") for line in reply.split("\n\n") if line]
@@ -53,8 +55,8 @@ class Client:
         return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(f"vllm:{name}{{"))
 
 
-def serve(keys: list[str]) -> Iterator[Client]:
-    options = flags.parse(["serve", "org/model", *RECIPE, "--served-model-name", NAME, "alias"])
+def serve(keys: list[str], *more: str) -> Iterator[Client]:
+    options = flags.parse(["serve", "org/model", *RECIPE, "--served-model-name", NAME, "alias", *more])
     log = io.StringIO()
     logs = Logs(Log("APIServer", 1, log), Log("EngineCore", 13, log), Log("Worker_TP0", 22, log))
     engine = Engine(config.engine_config(options), 2_555_830, logs, step=lambda: None)
@@ -83,6 +85,17 @@ def client(monkeypatch) -> Iterator[Client]:
 def guarded(monkeypatch) -> Iterator[Client]:
     hurry(monkeypatch)
     yield from serve(["k1", "k2"])
+
+
+@pytest.fixture
+def sighted(monkeypatch) -> Iterator[Client]:
+    """An engine that takes two images."""
+    hurry(monkeypatch)
+    yield from serve([], "--limit-mm-per-prompt", '{"image":2}')
+
+
+def picture(content: bytes) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{b64encode(content).decode()}"}}
 
 
 def test_all_names_are_listed_and_answer(client):
@@ -138,6 +151,33 @@ def test_an_effort_beside_the_messages_turns_thinking_on_or_off_as_in_vllm(clien
     assert client.chat("What is 47 x 89?", **on)["choices"][0]["message"]["reasoning"]
     thinking = {"chat_template_kwargs": {"thinking": True}}
     assert client.chat("What is 47 x 89?", **off, **thinking)["choices"][0]["message"]["reasoning"] is None
+
+
+def test_a_users_image_is_seen_in_an_answer_and_in_a_stream(sighted):
+    content = [{"type": "text", "text": "What is this?"}, picture(red_png(3))]
+    message = sighted.chat(content, reasoning_effort="high")["choices"][0]["message"]
+    assert message["content"] == "An image of 3 by 3 pixels." and "image" in message["reasoning"]
+    deltas = [event["choices"][0]["delta"] for event in sighted.events(content, reasoning_effort="high")]
+    for part in ("reasoning", "content"):
+        assert "".join(delta.get(part, "") for delta in deltas) == message[part]
+    assert sighted.chat("What is <image>?")["choices"], "a word is no image"
+
+
+@pytest.mark.parametrize(
+    ("role", "parts", "message", "param"),
+    [
+        ("user", [picture(red_png())] * 3, "At most 2 image(s) may be provided in one prompt. Set `--limit", "image"),
+        ("user", [{"type": "audio_url"}], "At most 0 audio(s) may be provided in one prompt.", "audio"),
+        ("system", [picture(red_png())], "image_url is not supported in a message of role system", None),
+        ("assistant", [picture(red_png())], "image_url is not supported in a message of role assistant", None),
+        ("user", [picture(b"GIF89a")], "Failed to load image: cannot identify image file", None),
+    ],
+)
+def test_an_image_that_is_not_taken_is_a_bad_request(sighted, role, parts, message, param):
+    status, reply = sighted.ask("/v1/chat/completions", {"messages": [{"role": role, "content": parts}]})
+    error = json.loads(reply)["error"]
+    assert error.pop("message").startswith(message)
+    assert (status, error) == (400, {"type": "BadRequestError", "param": param, "code": 400})
 
 
 def test_the_counters_move_as_drafts_are_accepted(client):
@@ -245,8 +285,8 @@ def test_requests_are_logged_as_uvicorn_does(client):
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "user", "content": "x"}], "max_tokens": 0}, "max_tokens must be at least 1"),
         ({"messages": [{"role": "user", "content": "x"}], "max_tokens": 2**21}, "maximum context length is 1048576"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "At most 0 image(s)"),
-        ({"messages": [{"role": "system", "content": [{"type": "image_url"}]}]}, "not supported in a message of role"),
+        ({"messages": [{"role": "user", "content": "x"}], "reasoning_effort": "off"}, "or 'max'"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, f"{NAME} is not a multimodal model"),
     ],
 )
 def test_a_request_that_vllm_refuses_is_a_bad_request(client, body, words):

@@ -1,4 +1,4 @@
-"""What the model answers: the result of a sum, else filler. The same prompt always gets the same text."""
+"""What the model answers: the result of a sum, an image's size, else filler. Equal prompts get equal texts."""
 
 import hashlib
 import re
@@ -14,6 +14,8 @@ SUM = re.compile(
     NUMBER + r"\s*(" + "|".join(re.escape(sign) for sign in sorted(SIGNS, key=len, reverse=True)) + r")\s*" + NUMBER,
     re.IGNORECASE,
 )
+IMAGE = re.compile(r"<image (\d+ by \d+)>")
+"""What requests.py puts in the place of an image."""
 WORDS = (
     "memory", "bandwidth", "decides", "how", "fast", "weights", "reach", "the", "cores", "so", "a", "large", "batch",
     "hides", "latency", "while", "a", "single", "stream", "waits", "for", "every", "layer", "and", "the", "fabric",
@@ -54,11 +56,14 @@ class Reply:
 
 def reply(prompt: str, question: str, max_tokens: int, thinking: bool, ignore_eos: bool = False) -> Reply:
     """The answer to a prompt, at most max_tokens tokens. The sum is taken from `question`, the last message."""
-    result = compute(question)
-    thought = f"The question is a sum, so I compute it: {result}." if result else "The user wants a text, plainly."
+    text, thought = None, "The user wants a text, plainly."
+    if result := compute(question):
+        text, thought = f"{result}.", f"The question is a sum, so I compute it: {result}."
+    elif image := IMAGE.search(question):
+        text, thought = f"An image of {image[1]} pixels.", "The user shows an image, so I look at it."
     reasoning = pieces(thought) if thinking else []
-    finished = result is not None and not ignore_eos
-    content = pieces(f"{result}.") if finished else filler(prompt, max(max_tokens - len(reasoning), 0))
+    finished = text is not None and not ignore_eos
+    content = pieces(text) if text and finished else filler(prompt, max(max_tokens - len(reasoning), 0))
     if len(reasoning) + len(content) > max_tokens:
         reasoning = reasoning[:max_tokens]
         content, finished = content[: max_tokens - len(reasoning)], False

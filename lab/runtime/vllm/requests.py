@@ -1,6 +1,8 @@
 """OpenAI requests as the API reads them, and the documents of its answers."""
 
+import base64
 import json
+import struct
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -11,7 +13,8 @@ from . import answers
 from .config import Config
 from .engine import Piece, Usage
 
-IMAGE = "<image>"
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""What a request's reasoning_effort may be."""
 UNBOUNDED_TOKENS = 256
 """The length of a text without a limit in the request."""
 
@@ -106,25 +109,52 @@ class Request:
         return {**self.head(kind), "choices": [], "usage": self.usage_document()}
 
 
-def text_of(content: Any, role: str) -> str:
-    """The text of a message's content, which is a string or a list of parts. Only a user shows images."""
-    if isinstance(content, str) or content is None:
-        return content or ""
+def text_of(message: dict[str, Any], config: Config) -> tuple[str, int]:
+    """A message's content as text, which is a string or a list of parts, and how many images it has."""
+    content, images = message.get("content") or "", 0
+    parts: list[dict[str, Any]] = [{"type": "text", "text": content}] if isinstance(content, str) else content
     texts = []
-    for part in content:
+    for part in parts:
         if part.get("type") == "text":
             texts.append(part["text"])
-        elif part.get("type") == "image_url" and role == "user":
-            texts.append(IMAGE)
         else:
-            raise BadRequest(f"{part.get('type', 'unknown')} is not supported in a message of role {role}")
-    return "\n".join(texts)
+            images += 1
+            texts.append(image(part, message.get("role", "user"), config))
+    return "\n".join(texts), images
+
+
+def image(part: dict[str, Any], role: str, config: Config) -> str:
+    """What stands for an image in a prompt. Raises BadRequest, in vLLM's words but for a role and for other URLs."""
+    kind = part.get("type", "unknown").removesuffix("_url")
+    if not config.images:
+        raise BadRequest(f"{config.served_model_name[0]} is not a multimodal model")
+    if kind != "image":
+        raise BadRequest(f"At most 0 {kind}(s) may be provided in one prompt.", param=kind)
+    if role != "user":
+        # the recipe's patch of the encoder refuses it, in words that we have not seen
+        raise BadRequest(f"image_url is not supported in a message of role {role}")
+    header, _, data = part["image_url"]["url"].partition(";base64,")
+    if not header.startswith("data:"):
+        raise BadRequest("the lab's stand-in fetches nothing: give the image as a data: URL in base64")
+    try:
+        content = base64.b64decode(data, validate=True)
+    except ValueError:
+        content = b""
+    if len(content) < 24 or not content.startswith(b"\x89PNG"):
+        raise BadRequest("Failed to load image: cannot identify image file (the stand-in knows PNG)")
+    return "<image {} by {}>".format(*struct.unpack(">II", content[16:24]))
 
 
 def template_of(asked: dict[str, Any], config: Config) -> dict[str, Any]:
     """The chat template's arguments: the server's, the request's own, and its reasoning_effort, which wins."""
     mine = asked.get("chat_template_kwargs") or {}
     effort = asked.get("reasoning_effort")
+    if effort not in (None, *EFFORTS):
+        choices = f"{', '.join(map(repr, EFFORTS[:-1]))} or {EFFORTS[-1]!r}"
+        raise BadRequest(
+            "1 validation error:\n  {'type': 'literal_error', 'loc': ('body', 'reasoning_effort'), "
+            f"'msg': \"Input should be {choices}\"}}"
+        )
     named = {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
     if "enable_thinking" in mine:
         named.pop("enable_thinking", None)
@@ -148,13 +178,17 @@ def read(body: bytes, chat: bool, config: Config, details: bool) -> Request:
             raise BadRequest(
                 "1 validation error:\n  {'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'Field required'}"
             )
-        roles = [message.get("role", "user") for message in messages]
+        read_in = [text_of(message, config) for message in messages]
+        if sum(images for _, images in read_in) > config.images:
+            raise BadRequest(
+                f"At most {config.images} image(s) may be provided in one prompt. "
+                "Set `--limit-mm-per-prompt` to increase this limit.",
+                param="image",
+            )
         flat = [
-            {"role": role, "content": text_of(message.get("content"), role)}
-            for role, message in zip(roles, messages, strict=True)
+            {"role": message.get("role", "user"), "content": text}
+            for message, (text, _) in zip(messages, read_in, strict=True)
         ]
-        if sum(message["content"].count(IMAGE) for message in flat) > config.images:
-            raise BadRequest(f"At most {config.images} image(s) may be provided in one prompt.", param="image")
         template = template_of(asked, config)
         thinking = bool(template.get("thinking") or template.get("enable_thinking"))
         thinking = thinking and template.get("reasoning_effort") != "none"
