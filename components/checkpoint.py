@@ -14,7 +14,9 @@ from download.step import StepInputs
 
 
 def inputs_of(cluster: ClusterSettings, node: Node) -> StepInputs:
-    checkpoint = cluster.checkpoint
+    checkpoint, ranks = cluster.checkpoint, range(1, len(cluster.nodes))
+    mirrors = [cluster.link_to_head(rank) for rank in ranks if not cluster.reads_over_nfs(rank)]
+    head, own = cluster.link_to_head(node.rank)
     return {
         "action": "begin",
         "role": "mirror" if node.rank else "fetch",
@@ -28,17 +30,11 @@ def inputs_of(cluster: ClusterSettings, node: Node) -> StepInputs:
         "python": cluster.image.python,
         "hf_cache": node.settings.hf_cache,
         "stack": pulumi.get_stack(),
-        "fabric_ip": str(node.settings.fabric_ip),
-        # who copies from here, and where to copy from
-        "peer_fabric_ips": [] if node.rank else mirrors(cluster),
-        "head_fabric_ip": str(cluster.nodes[0].fabric_ip) if node.rank else None,
+        # who copies from here and to which of its addresses; else where to copy from, and from which of its own
+        "fabric_ips": [own] if node.rank else sorted({head for head, _ in mirrors}),
+        "peer_fabric_ips": [] if node.rank else [peer for _, peer in mirrors],
+        "head_fabric_ip": head if node.rank else None,
     }
-
-
-def mirrors(cluster: ClusterSettings) -> list[str]:
-    """Fabric addresses of the nodes that copy from the head."""
-    ranks = range(len(cluster.nodes))
-    return [str(cluster.nodes[rank].fabric_ip) for rank in ranks if rank and not cluster.reads_over_nfs(rank)]
 
 
 class Checkpoint(NodeCheckpoint):

@@ -26,6 +26,7 @@ class Fabric(pulumi.ComponentResource):
         inputs: LookupInputs = {
             "fabric_ip": str(node.settings.fabric_ip),
             "hca": node.settings.hca,
+            "links": [str(link) for link in node.settings.links],
             "gid_index": cluster.fabric.gid_index,
         }
         self.lookup = node.script(

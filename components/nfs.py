@@ -38,7 +38,7 @@ class NfsExport(pulumi.ComponentResource):
             "action": "make",
             "stack": pulumi.get_stack(),
             "hf_cache": node.settings.hf_cache,
-            "worker_fabric_ips": [str(other.fabric_ip) for other in cluster.nodes[1:]],
+            "worker_fabric_ips": [cluster.link_to_head(rank)[1] for rank in range(1, len(cluster.nodes))],
             "image": cluster.image.pinned,
             "python": cluster.image.python,
         }
@@ -98,7 +98,7 @@ class NfsCheckpoint(NodeCheckpoint):
         super().__init__("spark:nfs:Checkpoint", f"{node.role}-checkpoint", None, opts)
         self.export = export
         checkpoint = cluster.checkpoint
-        address = str(cluster.nodes[0].fabric_ip)
+        address, _ = cluster.link_to_head(node.rank)
         inputs: ProofInputs = {
             "head_fabric_ip": address,
             "options": NFS_OPTIONS,

@@ -32,7 +32,7 @@ def inputs_of(settings: ClusterSettings, rank: int, stack: str) -> FactsInputs:
         "endpoint": settings.checkpoint.endpoint if rank == 0 else None,
         "patches": patch_inputs(settings, rank),
         "exports": rank == 0 and settings.reads_over_nfs(1),
-        "head_fabric_ip": str(settings.nodes[0].fabric_ip) if settings.reads_over_nfs(rank) else None,
+        "head_fabric_ip": settings.link_to_head(rank)[0] if settings.reads_over_nfs(rank) else None,
     }
 
 

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from components.facts.generation import PATCHES, LiveRank
+from components.settings.sections import NodeSettings
 from facts.document import Facts, parsed
 from gid.lookup import Resolution, resolve
 from gid.members import Refusal
+from gid.table import Table
 from host.console import first_of
 
 
@@ -14,11 +16,12 @@ from host.console import first_of
 class NodeFacts(Facts):
     """One node's document."""
 
-    def resolution(self, fabric_ip: str, selector: str | None, gid_index: str | int) -> Resolution:
+    def resolution(self, node: NodeSettings, gid_index: str | int) -> Resolution:
         """The node's HCAs and index from these facts. Raises gid.members.Refusal with the table."""
         if self.hcas is None or self.interfaces is None:
             raise Refusal("the interfaces of this node could not be read")
-        return resolve({"hcas": self.hcas, "interfaces": self.interfaces}, fabric_ip, selector, gid_index)
+        table: Table = {"hcas": self.hcas, "interfaces": self.interfaces}
+        return resolve(table, str(node.fabric_ip), node.hca, gid_index, [str(link) for link in node.links])
 
     def live_rank(self, stack: str, rank: int, role: str) -> LiveRank | None:
         """The container of one rank of a stack, identified by its labels."""

@@ -48,6 +48,6 @@ def node_plans(cluster: ClusterSettings, facts: Sequence[NodeFacts], stack: str)
 
 def fabric_note(cluster: ClusterSettings, rank: int, facts: NodeFacts) -> str:
     node = cluster.nodes[rank]
-    resolution = facts.resolution(str(node.fabric_ip), node.hca, cluster.fabric.gid_index)
+    resolution = facts.resolution(node, cluster.fabric.gid_index)
     boot = sha256((facts.boot_id or "").encode()).hexdigest()[:8]
     return f"boot {boot} table {resolution['table_digest'][:8]}"

@@ -53,7 +53,7 @@ def fabric_usable(view: NodeView) -> Iterator[Finding]:
         yield view.error("the GID table could not be read, so no rank could use the fabric: see the problems above")
         return
     try:
-        resolution = view.facts.resolution(str(node.fabric_ip), node.hca, view.cluster.fabric.gid_index)
+        resolution = view.facts.resolution(node, view.cluster.fabric.gid_index)
     except FabricRefusal as refusal:
         yield view.error(str(refusal))
         return

@@ -4,7 +4,7 @@ import json
 
 from components.facts.generation import PATCHES
 from components.rank.argv import serve_argv
-from components.rank.env import rank_env
+from components.rank.env import ifnames, rank_env
 from components.rank.mounts import mounts
 from components.rank.spec import HealthCheck, RankSpec, Upload, container_name
 from components.settings.cluster import ClusterSettings
@@ -49,7 +49,8 @@ def start_inputs(settings: ClusterSettings, rank: int) -> StartInputs:
         "rank": rank,
         "fabric_ip": str(node.fabric_ip),
         "hca": node.hca,
-        "ifname": node.ifname,
+        "links": [str(link) for link in node.links],
+        "ifnames": ifnames(node),
         "gid_index": settings.fabric.gid_index,
         "repo": checkpoint.repo,
         "revision": checkpoint.revision,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from components.rank.mounts import ABLATION, CACHE
 from components.settings.cluster import ClusterSettings
+from components.settings.sections import NodeSettings
 from patches import direction
 
 HUB_ENV = {
@@ -57,6 +58,13 @@ NCCL_ENV = {
     "NCCL_DEBUG": "WARN",
     "NCCL_NVLS_ENABLE": "0",
 }
+RING_ENV = {
+    # NCCL pairs the addresses of one subnet, and does not take two links for one
+    "NCCL_IB_SUBNET_AWARE_ROUTING": "1",
+    "NCCL_IB_SUBNET_PREFIX_LEN": "24",
+    "NCCL_IB_MERGE_NICS": "0",
+}
+"""Where each two nodes have a subnet of their own."""
 FLIGHT_RECORDER_ENV = {
     "TORCH_FR_BUFFER_SIZE": "2000",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
@@ -78,11 +86,26 @@ def shared_env(settings: ClusterSettings) -> dict[str, str]:
     """Variables with the same value on every rank."""
     extra = {**settings.fabric.nccl, **settings.engine.extra_env}
     groups = [HUB_ENV, CACHE_ENV, VLLM_ENV, COMPILE_ENV, NCCL_ENV, FLIGHT_RECORDER_ENV]
+    if settings.is_ring:
+        groups.append(RING_ENV)
     if settings.patches and settings.patches.abliterated:
         groups.append(ABLATION_ENV)
     merged = {name: value for group in groups for name, value in group.items()}
     kept = {name: value for name, value in merged.items() if name not in extra}
     return kept | {name: str(value) for name, value in extra.items() if value is not None}
+
+
+def ifnames(node: NodeSettings) -> dict[str, str]:
+    """The netdevs that the stack file names. A start gives the others the netdev of fabric_ip.
+
+    All three name one: the image has its builder's names baked in, and Gloo would follow the default route.
+    """
+    own = {
+        "NCCL_SOCKET_IFNAME": node.socket_ifnames.nccl or node.ifname,
+        "TP_SOCKET_IFNAME": node.socket_ifnames.tp or node.ifname,
+        "GLOO_SOCKET_IFNAME": node.socket_ifnames.gloo or node.ifname,
+    }
+    return {name: value for name, value in own.items() if value}
 
 
 def node_env(settings: ClusterSettings, rank: int) -> dict[str, str]:
@@ -92,10 +115,7 @@ def node_env(settings: ClusterSettings, rank: int) -> dict[str, str]:
     values = {
         "VLLM_HOST_IP": str(node.fabric_ip),
         "NCCL_IB_HCA": node.hca,
-        # all three name the fabric: the image has its builder's names baked in, and Gloo would follow the default route
-        "NCCL_SOCKET_IFNAME": node.socket_ifnames.nccl or node.ifname,
-        "TP_SOCKET_IFNAME": node.socket_ifnames.tp or node.ifname,
-        "GLOO_SOCKET_IFNAME": node.socket_ifnames.gloo or node.ifname,
+        **ifnames(node),
         "NCCL_IB_GID_INDEX": str(gid_index) if isinstance(gid_index, int) else None,
     }
     return {name: value for name, value in values.items() if value is not None}

@@ -40,7 +40,7 @@ def hub_mount(settings: ClusterSettings, rank: int, stack: str) -> Mount:
     """
     if not settings.reads_over_nfs(rank):
         return Mount("bind", HUB, f"{settings.nodes[rank].hf_cache}/hub", read_only=True)
-    head = settings.nodes[0]
-    options = {"type": "nfs", "o": f"addr={head.fabric_ip},{NFS_OPTIONS}", "device": f":{head.hf_cache}/hub"}
+    head, (address, _) = settings.nodes[0], settings.link_to_head(rank)
+    options = {"type": "nfs", "o": f"addr={address},{NFS_OPTIONS}", "device": f":{head.hf_cache}/hub"}
     # by its label, destroy finds it where an interrupted removal left it behind
     return Mount("volume", HUB, volume=Volume("local", options, {"spark.stack": stack}))

@@ -12,6 +12,7 @@ from typing import Literal, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
+from components.settings import ring
 from components.settings.base import PROJECT_DIR, Settings, SettingsError, at_field, complaints, one_line
 from components.settings.engine_settings import EngineSettings
 from components.settings.patches import DIRECTION, PatchSettings
@@ -111,13 +112,32 @@ class ClusterSettings(Settings):
         return self
 
     @model_validator(mode="after")
-    def two_ranks(self) -> Self:
-        if len(self.nodes) not in self.engine.tensor_parallel_sizes:
-            allowed = " or ".join(map(str, self.engine.tensor_parallel_sizes))
-            raise at_field(
-                "nodes", f"{len(self.nodes)} nodes, but profile {self.profile} is tested with {allowed}: list {allowed}"
-            )
+    def links_lead_somewhere(self) -> Self:
+        if self.is_ring and (problem := ring.broken_link(self.nodes)):
+            raise at_field(f"nodes/{problem.rank}/links", problem.text)
         return self
+
+    @model_validator(mode="after")
+    def ranks_divide_the_model(self) -> Self:
+        count, sizes = len(self.nodes), self.engine.tensor_parallel_sizes
+        if count in sizes or ring.runs_padding(count, self.patches):
+            return self
+        if count == ring.PADDED_NODES:
+            raise at_field("nodes", ring.NEEDS_PADDING)
+        allowed = " or ".join(map(str, sizes))
+        raise at_field("nodes", f"{count} nodes, but profile {self.profile} is tested with {allowed}: list {allowed}")
+
+    @property
+    def is_ring(self) -> bool:
+        """Whether the nodes' links are subnets of their own, beside the network where the ranks meet."""
+        return any(node.links for node in self.nodes)
+
+    def link_to_head(self, rank: int) -> tuple[str, str]:
+        """The head's address and this rank's on the network that large data takes between them."""
+        head, node = self.nodes[0], self.nodes[rank]
+        shared = [(theirs, own) for theirs in head.links for own in node.links if ring.same_subnet(theirs, own)]
+        theirs, own = shared[0] if shared else (head.fabric_ip, node.fabric_ip)
+        return str(theirs), str(own)
 
     def reads_over_nfs(self, rank: int) -> bool:
         """Whether this rank reads the head's checkpoint instead of a copy of its own."""

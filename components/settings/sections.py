@@ -52,6 +52,9 @@ class NodeSettings(Settings):
     """SSH target on the management network: user@host, user@host:port, or an alias of the SSH config."""
     fabric_ip: IPv4Address
     """IPv4 address of this node on the QSFP link. The ranks meet and exchange over it."""
+    links: list[IPv4Address] = Field(default=[])
+    """This node's addresses on its QSFP links, where fabric_ip is on none of them. In a ring of three without a switch,
+    each two nodes share a link with its own subnet, and the ranks meet at fabric_ip on a network that all have."""
     ifname: str | None = Field(default=None, pattern=IFNAME)
     """Netdev of the fabric (NCCL_, TP_ and GLOO_SOCKET_IFNAME). Default: the one that holds fabric_ip at each start."""
     socket_ifnames: SocketIfnames = SocketIfnames()
@@ -77,6 +80,11 @@ class NodeSettings(Settings):
     def is_written_out(cls, value: object) -> object:
         # Python takes a bare number for an address too
         return str(value) if isinstance(value, int) else value
+
+    @field_validator("links")
+    @classmethod
+    def links_are_host_addresses(cls, value: list[IPv4Address]) -> list[IPv4Address]:
+        return [cls.is_a_host_address(address) for address in value]
 
     @field_validator("fabric_ip")
     @classmethod

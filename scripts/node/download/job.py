@@ -118,7 +118,7 @@ def fetch(job: Job, token: str | None, source: Source | None) -> None:
 def mirror(job: Job, head_fabric_ip: str, offer: Offer) -> None:
     """This node's copy, from the head."""
     job.publish("waiting for the head's list of files")
-    own = job.inputs["fabric_ip"]
+    [own] = job.inputs["fabric_ips"]
     try:
         with Head(head_fabric_ip, offer["port"], offer["token"], own_fabric_ip=own) as head:
             manifest: Manifest = head.document(limit_s=1800)
@@ -205,7 +205,7 @@ def run(folder: Path, hub: Path, inputs: JobInputs, status: Status) -> None:
     token = secrets.token_hex(32)
     offered = folder / "source.json"
     with contextlib.ExitStack() as stack:
-        source = stack.enter_context(Source(inputs["fabric_ip"], sorted(peers), token)) if peers else None
+        source = stack.enter_context(Source(inputs["fabric_ips"], sorted(peers), token)) if peers else None
         if source:
             offer: Offer = {"job": inputs["id"], "port": source.port, "token": token}
             with open(os.open(offered, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:

@@ -23,8 +23,8 @@ class Work(PinnedRevision):
     patience_s: float
     """How long to wait for a hub that does not answer."""
     image: str
-    fabric_ip: str
-    """This node's."""
+    fabric_ips: list[str]
+    """This node's: fetch: all that others copy to it through; mirror: the one that faces the head."""
     peer_fabric_ips: list[str]
     """fetch: those of the nodes that copy from this one."""
     head_fabric_ip: str | None

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from gid.members import Refusal as Refusal
-from gid.members import derived, selected
+from gid.members import derived, linked, selected
 from gid.table import (
     ROCE_V2,
     Port,
@@ -40,6 +40,8 @@ class LookupInputs(TypedDict):
     """This node's address on the fabric."""
     hca: str | None
     """NCCL_IB_HCA selector; None: the HCA of fabric_ip and its twin."""
+    links: list[str]
+    """This node's addresses on its links, if fabric_ip is on none of them: then their HCAs are used."""
     gid_index: str | int
     """resolve, pin: one index that every member can use; unset: every member must have a usable one, and NCCL chooses;
     a number: that index, which every member must be able to use."""
@@ -74,7 +76,13 @@ def exact_selector(members: Sequence[Port], table: Table) -> str:
     return "=" + ",".join(f"{p['name']}:{p['port']}" if p["name"] in several else p["name"] for p in members)
 
 
-def resolve(table: Table, fabric_ip: str, selector: str | None = None, gid_index: str | int = "resolve") -> Resolution:
+def resolve(
+    table: Table,
+    fabric_ip: str,
+    selector: str | None = None,
+    gid_index: str | int = "resolve",
+    links: Sequence[str] = (),
+) -> Resolution:
     """Choose HCAs and index from a table; the order of its ports and rows does not matter.
 
     Raises Refusal. gid.table.objection says which row is usable. Among indexes that every member can use, one whose row
@@ -94,7 +102,9 @@ def resolve(table: Table, fabric_ip: str, selector: str | None = None, gid_index
     notes: list[str] = []
     if fabric_ip.startswith("169.254."):
         notes.append(f"{fabric_ip} is link-local and changes at a boot: give the fabric fixed addresses")
-    if selector is None:
+    if selector is None and links:
+        members = linked(table, links)
+    elif selector is None:
         members = derived(table, fabric_ip, ifname, notes.append)
     else:
         members = selected(table, fabric_ip, ifname, selector, notes.append)
@@ -108,9 +118,12 @@ def resolve(table: Table, fabric_ip: str, selector: str | None = None, gid_index
             f"{format_table(members, interfaces)}\n"
             "Give that netdev an IPv4 address in a subnet of its own, or leave the HCA out with `hca`.",
         )
+    if links and gid_index == "resolve":
+        # each link has a subnet and a table of its own: NCCL chooses for each HCA
+        gid_index = "unset"
     chosen = _choose(members, usable, fabric_ip, gid_index, format_table(members, interfaces))
     at_chosen = [ipv4_of(row["gid"]) or "" for rows in usable for row in rows if row["index"] == chosen]
-    if chosen is not None and fabric_ip not in at_chosen:
+    if chosen is not None and not links and fabric_ip not in at_chosen:
         notes.append(f"index {chosen} is {', '.join(at_chosen)}, not {fabric_ip}: the peers may not reach that")
     return {
         "ifname": ifname,
@@ -175,7 +188,9 @@ def main() -> None:
 
     inputs: LookupInputs = json.loads(sys.argv[1])
     try:
-        resolution = resolve(sysfs.read_table(), inputs["fabric_ip"], inputs["hca"], inputs["gid_index"])
+        # a person gives the address alone (docs/troubleshooting.md)
+        asked = (inputs.get("hca"), inputs.get("gid_index", "resolve"), inputs.get("links", []))
+        resolution = resolve(sysfs.read_table(), inputs["fabric_ip"], *asked)
     except OSError as error:
         raise SystemExit(f"the interfaces of this node cannot be read: {error}") from None
     except Refusal as refusal:

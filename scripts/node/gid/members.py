@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gid.table import Address, Port, Table, addresses_on, closed, label, usable_rows
+from gid.table import Address, Port, Table, addresses_on, closed, interface_with, label, usable_rows
 
 MAX_NAMES = 32
 NAME = re.compile(r"([\w.-]{1,63})(?::([1-9][0-9]{0,3}))?", re.ASCII)
@@ -133,6 +133,21 @@ def derived(table: Table, fabric_ip: str, ifname: str, note: Callable[[str], Non
             members.append(twin)
         else:
             note(f"{label(twin)}, the other half of the QSFP port, is not used: {why}")
+    return members
+
+
+def linked(table: Table, links: Sequence[str]) -> list[Port]:
+    """The HCAs of a node's links, each of which must be there and open: a ring without one of them is cut."""
+    members: list[Port] = []
+    for link in links:
+        ifname = interface_with(link, table["interfaces"])
+        own = [port for port in table["hcas"] if ifname and _carries(port, ifname, table)]
+        if not own:
+            where = f"{ifname} holds it but belongs to no HCA" if ifname else "no interface of this node has it"
+            raise Refusal(
+                f"link {link}: {where}; {_present(table)}\nGive the address back to its QSFP netdev, or correct links."
+            )
+        members += [port for port in _opened(own, f"{ifname} holds the link {link}") if port not in members]
     return members
 
 

@@ -1,8 +1,8 @@
 """The head's end of the mirror: it offers verified blobs, which the other nodes copy while more arrive.
 
-It listens at its fabric address only, admits the peers' addresses only, and serves those that prove the one-time token.
-A request names a blob, never a path, so nothing is readable that was not offered. Each connection has a thread; the
-bytes go from the page cache to the socket by sendfile.
+It listens at its addresses on the fabric only, admits the peers' addresses only, and serves those that prove the
+one-time token. A request names a blob, never a path, so nothing is readable that was not offered. Each connection has a
+thread; the bytes go from the page cache to the socket by sendfile.
 """
 
 from __future__ import annotations
@@ -35,16 +35,21 @@ class Source:
     port: int
     """Where it listens; the system chose it."""
 
-    def __init__(self, fabric_ip: str, peer_fabric_ips: Sequence[str], token: str) -> None:
+    def __init__(self, fabric_ips: Sequence[str], peer_fabric_ips: Sequence[str], token: str) -> None:
         """Raises OSError naming what cannot be bound, ValueError for an address or a token that would admit anyone."""
-        if fabric_ip in ("", "0.0.0.0") or not token:
-            raise ValueError("the mirror needs one address to listen at and a token: without them anyone could read")
-        try:
-            self._listener = socket.create_server((fabric_ip, 0), backlog=64)
-        except OSError as error:
-            why = f"the mirror cannot listen at {fabric_ip}: {error.strerror}: is that this node's fabric_ip, and up?"
-            raise OSError(error.errno, why) from None
-        self.port = self._listener.getsockname()[1]
+        if not fabric_ips or {"", "0.0.0.0"} & set(fabric_ips) or not token:
+            raise ValueError("the mirror needs addresses to listen at and a token: without them anyone could read")
+        self.port, self._listeners = 0, list[socket.socket]()
+        for fabric_ip in fabric_ips:
+            try:
+                # the first gets a port from the system, and the others the same one
+                self._listeners.append(socket.create_server((fabric_ip, self.port), backlog=64))
+            except OSError as error:
+                for listener in self._listeners:
+                    listener.close()
+                why = f"the mirror cannot listen at {fabric_ip}: {error.strerror}: is that address this node's, and up?"
+                raise OSError(error.errno, why) from None
+            self.port = self._listeners[0].getsockname()[1]
         self._peers, self._token = frozenset(peer_fabric_ips), token
         self._changed = threading.Condition()
         self._document: Mapping[str, object] | None = None
@@ -55,7 +60,8 @@ class Source:
         self._admitted: set[Wire] = set()
         self._last_left = time.monotonic()
         self._closed = False
-        threading.Thread(target=self._listen, name="mirror", daemon=True).start()
+        for listener in self._listeners:
+            threading.Thread(target=self._listen, args=(listener,), name="mirror", daemon=True).start()
 
     def announce(self, document: Mapping[str, object]) -> None:
         """Give the peers the manifest they wait for. Raises TypeError or ValueError if a frame cannot carry it."""
@@ -90,9 +96,10 @@ class Source:
         """End every connection, also in the middle of a blob."""
         self._closed = True
         # first, so that a stream whose connection ends cannot connect again; close alone would not wake accept()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        for listener in self._listeners:
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
         with self._changed:
             for wire in self._wires:
                 wire.shut()
@@ -104,10 +111,10 @@ class Source:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _listen(self) -> None:
+    def _listen(self, listener: socket.socket) -> None:
         while not self._closed:
             try:
-                connection, (host, _) = self._listener.accept()
+                connection, (host, _) = listener.accept()
             except OSError:
                 time.sleep(0.1)  # closed, or out of descriptors for now
                 continue

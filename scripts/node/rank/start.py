@@ -32,8 +32,10 @@ class StartInputs(PinnedRevision):
     rank: int
     fabric_ip: str
     hca: str | None
-    ifname: str | None
-    """Netdev for the bootstrap; None: the one that holds fabric_ip."""
+    links: list[str]
+    """This node's addresses on its links, if fabric_ip is on none of them."""
+    ifnames: dict[str, str]
+    """Netdevs by variable; one that is missing is the netdev that holds fabric_ip."""
     gid_index: str | int
     encoding_target: str
     """The prompt encoder's place in the image."""
@@ -58,14 +60,14 @@ def set_fabric(start: StartInputs, env: MutableMapping[str, str]) -> None:
     # a pinned index must still be usable here: a new one is a visible diff of the next up
     gid_index = int(env["NCCL_IB_GID_INDEX"]) if start["gid_index"] == "pin" else start["gid_index"]
     try:
-        resolution = resolve(sysfs.read_table(), start["fabric_ip"], start["hca"], gid_index)
+        resolution = resolve(sysfs.read_table(), start["fabric_ip"], start["hca"], gid_index, start["links"])
     except Refusal as refusal:
         stop(str(refusal))
     except OSError as error:
         stop(f"the interfaces of this node cannot be read: {error}")
     env["NCCL_IB_HCA"] = resolution["hca"]
     for name in IFNAMES:
-        env[name] = start["ifname"] or resolution["ifname"]
+        env[name] = start["ifnames"].get(name) or resolution["ifname"]
     if resolution["gid_index"] is None:
         env.pop("NCCL_IB_GID_INDEX", None)
     else:

@@ -8,6 +8,7 @@ import pytest
 from components.facts.gathering import FactsError, gather, inputs_of
 from components.facts.generation import LiveRank
 from components.facts.node_facts import parse
+from components.settings.sections import NodeSettings
 from components.ssh.target import Resolved, SshError, Target
 from facts.document import BEGIN, END
 from gid.members import Refusal
@@ -46,10 +47,11 @@ def test_a_document_of_failed_probes_is_a_document():
 
 def test_the_facts_decide_the_gid_index_as_the_node_itself_would():
     head, worker = (typed(item) for item in healthy())
-    assert head.resolution("192.168.100.1", None, "resolve")["gid_index"] == 3
-    assert worker.resolution("192.168.100.2", None, "resolve")["gid_index"] == 6
+    nodes = [NodeSettings.model_validate({"ssh": "x", "fabric_ip": f"192.168.100.{last}"}) for last in (1, 2, 9)]
+    assert head.resolution(nodes[0], "resolve")["gid_index"] == 3
+    assert worker.resolution(nodes[1], "resolve")["gid_index"] == 6
     with pytest.raises(Refusal, match="on no interface of this node"):
-        head.resolution("192.168.100.9", None, "resolve")
+        head.resolution(nodes[2], "resolve")
 
 
 def test_a_rank_is_found_by_its_labels_and_by_nothing_else():

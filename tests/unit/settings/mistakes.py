@@ -115,7 +115,16 @@ SINGLE_MISTAKES: list[tuple[Mapping[str, Any], str]] = [
         node(1, ssh="ops@spark-a.example.net"),
         "nodes: two nodes have ssh ops@spark-a.example.net: each Spark needs its own",
     ),
-    ({"nodes": [*NODES, THIRD]}, "nodes: 3 nodes, but profile 0731 is tested with 2: list 2"),
+    (
+        {"nodes": [*NODES, THIRD]},
+        "nodes: 3 nodes: the model has 64 heads in 8 groups, which 3 does not divide. The recipe pads them to 72 in 9 "
+        "with tp3/apply_tp3_patch.py (pull request 196), which the patches of this stack do not run: make a lock of a "
+        "commit that has it (scripts/spark patches lock) and set patches.lock, or list 2 nodes",
+    ),
+    (
+        {"nodes": [*NODES, THIRD, {"ssh": "d", "fabric_ip": "198.51.100.4"}]},
+        "nodes: 4 nodes, but profile 0731 is tested with 2: list 2",
+    ),
     ({"nodes": []}, "nodes: must have at least 2 items, not 0, found []"),
     ({"nodes": {}}, "nodes: must be a valid list, found {}"),
     ({"nodes": [NODES[0], "b"]}, "nodes/1: must be a mapping, found 'b'"),

@@ -38,7 +38,7 @@ class Node:
             "shards": 3,
             "encoding_file": ENCODER,
             "patience_s": 0.05,
-            "fabric_ip": self.fabric_ip,
+            "fabric_ips": [self.fabric_ip],
             "peer_fabric_ips": peers or [],
             "head_fabric_ip": HEAD if role == "mirror" else None,
             "endpoint": "https://huggingface.co",

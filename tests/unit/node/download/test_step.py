@@ -26,14 +26,14 @@ FETCH: dict[str, Any] = {
     "python": "/usr/bin/python3",
     "hf_cache": "~/.cache/huggingface",
     "stack": "dev",
-    "fabric_ip": "192.168.100.1",
+    "fabric_ips": ["192.168.100.1"],
     "peer_fabric_ips": ["192.168.100.2"],
     "head_fabric_ip": None,
 }
 MIRROR = {
     **FETCH,
     "role": "mirror",
-    "fabric_ip": "192.168.100.2",
+    "fabric_ips": ["192.168.100.2"],
     "peer_fabric_ips": [],
     "head_fabric_ip": "192.168.100.1",
 }

@@ -197,3 +197,28 @@ def test_the_addresses_of_this_machine_come_from_the_kernel(monkeypatch):
 def test_the_hca_of_the_fabric_address_comes_first(node):
     resolution = node.resolve({HCA: Hca(TWIN_ROWS, NETDEV, [f"{TWIN_IP}/24"]), TWIN: Hca(T_HEAD, TWIN_NETDEV)})
     assert (resolution["ifname"], resolution["hca"]) == (TWIN_NETDEV, f"={TWIN},{HCA}")
+
+
+# --- a ring: the ranks meet at an address that is on no HCA ---
+
+LAN = {"enP7s7": ["10.20.0.1/24"]}
+
+
+def ring(node: Node, links: list[str], **twin: Any) -> dict[str, Any]:
+    table = node.table(pair(T_HEAD, T_TWIN, f"{TWIN_IP}/24", **twin), LAN)
+    return dict(resolve(table, "10.20.0.1", None, "resolve", links))
+
+
+def test_the_hcas_of_a_nodes_links_are_used_and_nccl_chooses_each_ones_index(node):
+    resolution = ring(node, [HEAD, TWIN_IP])
+    assert (resolution["ifname"], resolution["hca"]) == ("enP7s7", f"={HCA},{TWIN}")
+    assert (resolution["gid_index"], resolution["notes"]) == (None, [])
+
+
+def test_a_link_that_is_missing_or_down_is_named(node):
+    with pytest.raises(Refusal, match=r"link 192\.0\.2\.77: no interface of this node has it"):
+        ring(node, [HEAD, "192.0.2.77"])
+    with pytest.raises(Refusal, match=f"{TWIN_NETDEV} holds the link {TWIN_IP}, but none can be opened"):
+        ring(node, [HEAD, TWIN_IP], state="1: DOWN")
+    with pytest.raises(Refusal, match=r"link 10\.20\.0\.1: enP7s7 holds it but belongs to no HCA"):
+        ring(node, ["10.20.0.1"])

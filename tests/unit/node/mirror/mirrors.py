@@ -23,7 +23,7 @@ class Pair:
         self.head, self.node = folder / "head", folder / "node"
         self.head.mkdir()
         self.node.mkdir()
-        self.source = Source(HEAD, [NODE], TOKEN)
+        self.source = Source([HEAD], [NODE], TOKEN)
         self.counted: list[int] = []
         self.verified: list[str] = []
 

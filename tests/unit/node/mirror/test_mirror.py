@@ -195,12 +195,12 @@ def test_an_unknown_request_ends_the_connection(request_: dict[str, object], pai
 @pytest.mark.parametrize(("address", "token"), [("", TOKEN), ("0.0.0.0", TOKEN), (HEAD, "")])
 def test_a_mirror_that_anyone_could_read_is_not_started(address: str, token: str):
     with pytest.raises(ValueError, match="without them anyone could read"):
-        Source(address, [NODE], token)
+        Source([address], [NODE], token)
 
 
 def test_an_address_that_is_not_the_heads_is_named():
-    with pytest.raises(OSError, match=r"cannot listen at 192\.0\.2\.1: .* is that this node's fabric_ip, and up"):
-        Source("192.0.2.1", [NODE], TOKEN)
+    with pytest.raises(OSError, match=r"cannot listen at 192\.0\.2\.1: .* is that address this node's, and up"):
+        Source(["192.0.2.1"], [NODE], TOKEN)
 
 
 def test_an_address_that_is_not_the_nodes_is_tried_for_a_while_and_named(pair: Pair):

@@ -39,10 +39,10 @@ def test_interface_names_that_the_image_bakes_in_are_overridden(container: Conta
     assert [env[name] for name in baked] == [NETDEV] * 3
 
 
-def test_an_interface_of_the_stack_file_is_taken_for_all_three(container: Container):
-    container.start["ifname"] = "enp1s0f1np1.100"
+def test_interfaces_of_the_stack_file_are_taken_as_they_are(container: Container):
+    container.start["ifnames"] = dict.fromkeys(FABRIC[1:4], "enp1s0f1np1.100") | {"GLOO_SOCKET_IFNAME": "enP7s7"}
     env = container.started()
-    assert {env[name] for name in FABRIC[1:4]} == {"enp1s0f1np1.100"}
+    assert {name: env[name] for name in FABRIC[1:4]} == container.start["ifnames"]
 
 
 def test_a_selector_of_the_stack_file_is_handed_on_as_it_is(container: Container):
