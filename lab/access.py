@@ -11,15 +11,16 @@ import tarfile
 from pathlib import Path
 
 from lab.fabric import ADDRESS
-from lab.place import NODES, Node, Place
+from lab.place import Node, Place
 from lab.report import LabError
 
 SPARK_UID = 1000
 PAIR_KEY = "spark_pair"
 
 
-def prepare(place: Place, nodes: tuple[Node, ...] = NODES) -> None:
+def prepare(place: Place, nodes: tuple[Node, ...] | None = None) -> None:
     """Write keys, known_hosts, ssh_config and the nodes' seeds. Existing keys are kept."""
+    nodes = nodes or place.nodes
     place.root.mkdir(parents=True, exist_ok=True)
     place.keys.mkdir(mode=0o700, parents=True, exist_ok=True)
     make_control_folder(place)
@@ -65,7 +66,7 @@ def known_hosts(place: Place, public: dict[Node, str]) -> str:
     return "".join(f"{name(node)} {key}\n" for node, key in public.items())
 
 
-def ssh_config(place: Place, nodes: tuple[Node, ...] = NODES) -> str:
+def ssh_config(place: Place, nodes: tuple[Node, ...]) -> str:
     """An ssh configuration with a host for each node and only absolute paths."""
     blocks = ["# Written by `lab up`. The lab's nodes, user spark."]
     for node in nodes:
@@ -90,7 +91,7 @@ def ssh_config(place: Place, nodes: tuple[Node, ...] = NODES) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def make_seed(place: Place, node: Node, nodes: tuple[Node, ...] = NODES) -> bytes:
+def make_seed(place: Place, node: Node, nodes: tuple[Node, ...]) -> bytes:
     """A tar of what makes a new node `node`: its host key, who may log in, and the key that the pair shares."""
     ours = _public(place.key) + "\n"
     pair = _public(place.keys / PAIR_KEY) + "\n"
@@ -153,11 +154,11 @@ def demand(place: Place, node: Node, command: list[str], *, stdin: str = "", lim
     return done.stdout
 
 
-def close_connections(place: Place, nodes: tuple[Node, ...] = NODES) -> None:
-    """End ssh's shared connections to nodes that are about to stop or to go back in time."""
+def close_connections(place: Place, nodes: tuple[Node, ...] | None = None) -> None:
+    """End ssh's shared connections to nodes that are about to stop or to go back in time; None: to all."""
     if not place.ssh_config.exists():
         return
-    for node in nodes:
+    for node in nodes or place.nodes:
         for user in ("spark", "root"):
             command = ["ssh", "-F", str(place.ssh_config), "-o", f"User={user}", "-O", "exit", node.alias]
             subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False)

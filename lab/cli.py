@@ -14,7 +14,7 @@ from pathlib import Path
 from lab import access, fabric, faults, pair, status
 from lab.machines.pair import SUSPENDED
 from lab.nodes import CLEAN
-from lab.place import CONTAINERS, KINDS, NODE_ROOT, NODES, PAIRS, Node, Place
+from lab.place import CONTAINERS, KINDS, NODE_ROOT, PAIRS, Node, Place
 from lab.report import LabError, elapsed_s, say
 
 SUDOERS = "/etc/sudoers.d/spark"
@@ -32,10 +32,11 @@ LAB_ACCEL (for machines: kvm or tcg; default: kvm if the CPU offers it)."""
 
 def node(name: str) -> Node:
     """The node called `name`."""
-    for candidate in NODES:
+    nodes = Place.of_environment().nodes
+    for candidate in nodes:
         if name == candidate.name:
             return candidate
-    names = " and ".join(candidate.name for candidate in NODES)
+    names = " and ".join(candidate.name for candidate in nodes)
     raise argparse.ArgumentTypeError(f"there is no node {name!r}: the nodes are {names}")
 
 
@@ -69,6 +70,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help=f"the addresses to use, for pairs side by side: 0 to {PAIRS - 1}",
     )
+    up.add_argument("--ring", action="store_true", help="three node-containers, with a link between each two")
     down = command("down", do_down, "end nodes and services; remove containers, suspend machines until the next `up`")
     down.add_argument("--discard", action="store_true", help="remove machines too")
     command("guard", do_guard, "run `down --discard` when this command's stdin ends: for a process that may be killed")
@@ -121,21 +123,25 @@ def parser() -> argparse.ArgumentParser:
     sudo.add_argument("allowed", choices=("on", "off"))
     names = ", ".join(faults.NAMES)
     fault = command("fault", do_fault, f"give a rank's stand-in engine a fault: {names}; none removes it")
-    fault.add_argument("rank", metavar="RANK|clear", help="0 or 1; clear removes all faults")
+    fault.add_argument("rank", metavar="RANK|clear", help="0, 1 ...; clear removes all faults")
     fault.add_argument("name", nargs="?", choices=(*faults.NAMES, faults.NONE), metavar="NAME")
     return top
 
 
 def do_up(place: Place, args: argparse.Namespace) -> int:
     asked = replace(place, kind=args.nodes or place.kind, number=place.number if args.pair is None else args.pair)
-    if asked != place and any(pair.of(place).power(each) != "not made" for each in NODES):
+    if args.ring:
+        asked = replace(asked, ring=True)
+    if asked.ring and asked.kind != CONTAINERS:
+        raise LabError("a ring is made of node-containers only: lab/lab up --ring --nodes containers")
+    if asked != place and any(pair.of(place).power(each) != "not made" for each in place.nodes):
         raise LabError(
             f"this lab's pair is made of {place.kind}, with the addresses of pair {place.number}\n"
             "  way out: lab/lab down --discard first, or another folder: SPARK_LAB=.lab/other lab/lab up --pair N ..."
         )
     with pair.locked(asked) as nodes:
         pair.up(nodes, fresh=args.fresh)
-    say(f"up: ssh -F {_short(place.ssh_config)} {' | '.join(each.alias for each in NODES)}")
+    say(f"up: ssh -F {_short(place.ssh_config)} {' | '.join(each.alias for each in asked.nodes)}")
     return 0
 
 
@@ -259,7 +265,7 @@ def do_sudo(place: Place, args: argparse.Namespace) -> int:
 def do_fault(place: Place, args: argparse.Namespace) -> int:
     if args.rank == "clear" and args.name is None:
         faults.clear(place)
-    elif args.rank in {str(each.rank) for each in NODES} and args.name is not None:
+    elif args.rank in {str(each.rank) for each in place.nodes} and args.name is not None:
         faults.put(place, int(args.rank), args.name)
     else:
         raise LabError("usage: lab fault RANK NAME, or lab fault clear; RANK is 0 or 1")

@@ -34,7 +34,8 @@ def parse_ports(text: str) -> list[Port]:
 
 def shipped_ports(node: Node, root: Path = NODE_ROOT) -> list[Port]:
     """The ports of a new `node`."""
-    return parse_ports((root / "etc" / "lab" / f"{node.name}.fabric").read_text())
+    folder = root / "etc" / "lab" / ("ring" if node.in_ring else ".")
+    return parse_ports((folder / f"{node.name}.fabric").read_text())
 
 
 def parse_addresses(texts: Sequence[str]) -> list[IPv4Interface]:

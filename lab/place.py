@@ -26,6 +26,7 @@ class Node:
 
     name: str
     rank: int
+    in_ring: bool = False
 
     @property
     def alias(self) -> str:
@@ -40,6 +41,8 @@ class Node:
 HEAD = Node("head", 0)
 WORKER = Node("worker", 1)
 NODES = (HEAD, WORKER)
+RING = tuple(Node(name, rank, in_ring=True) for rank, name in enumerate(("head", "worker", "worker2")))
+"""Three node-containers, each with a link to each other one."""
 
 
 def peer(node: Node) -> Node:
@@ -54,6 +57,11 @@ class Place:
     root: Path
     kind: str = CONTAINERS
     number: int = 0
+    ring: bool = False
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return RING if self.ring else NODES
 
     @classmethod
     def of_environment(cls) -> Place:
@@ -66,14 +74,16 @@ class Place:
             made = json.loads((self.root / "lab.json").read_text())
         except FileNotFoundError:
             return self
-        return replace(self, kind=made["nodes"], number=made["pair"])
+        return replace(self, kind=made["nodes"], number=made["pair"], ring=made.get("ring", False))
 
     def write_down(self) -> None:
         """Keep kind and number for later commands, and the folder for `make clean`, which takes all pairs down."""
         for folder in (self.root, shared() / "places"):
             folder.mkdir(parents=True, exist_ok=True)
         (shared() / "places" / self.identity).write_text(f"{self.root}\n")
-        (self.root / "lab.json").write_text(json.dumps({"nodes": self.kind, "pair": self.number}) + "\n")
+        (self.root / "lab.json").write_text(
+            json.dumps({"nodes": self.kind, "pair": self.number, "ring": self.ring}) + "\n"
+        )
 
     @property
     def identity(self) -> str:

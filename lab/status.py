@@ -12,7 +12,7 @@ from typing import Any
 from lab import access, boot, faults
 from lab.fabric import shipped_ports
 from lab.nodes import Nodes
-from lab.place import NODES, SERVICES, Node
+from lab.place import SERVICES, Node
 from lab.report import each
 
 PROBE = Path(__file__).with_name("node_status.py")
@@ -95,7 +95,7 @@ def table(rows: list[tuple[str, ...]]) -> str:
 
 def report(pair: Nodes) -> tuple[bool, str]:
     """Whether both nodes and the services are up, and the whole text."""
-    statuses = each(lambda node: read(pair, node), NODES)
+    statuses = each(lambda node: read(pair, node), pair.place.nodes)
     serving, services_text = services(pair)
     lines = [table([COLUMNS, *(status.cells() for status in statuses)]), ""]
     lines.append(f"nodes     {pair.about}, pair {pair.place.number}")

@@ -1,8 +1,8 @@
-"""The fabric's cable between two node-containers: veth pairs that meet in a network namespace of the cable's own.
+"""The fabric's cables between node-containers: veth pairs that meet in a network namespace of the cable's own.
 
-Each port of a node is one end of a veth pair. The other end is in the cable's container, where a bridge for each port
-joins the two nodes. A node that loses its power takes its own ends with it, and the lab takes down the carrier of the
-peer's ends: the peer keeps its ports and their addresses, as on a real pair. The fabric uses no Docker network, so
+Each port of a node is one end of a veth pair. The other end is in the cable's container, where a bridge for each
+subnet joins two nodes. A node that loses its power takes its own ends with it, and the lab takes down the carrier of
+the peer's ends: the peer keeps its ports and their addresses, as on a real pair. The fabric uses no Docker network, so
 pairs side by side can have the same fabric addresses.
 """
 
@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Sequence
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
 
-from lab.fabric import shipped_ports
-from lab.place import NODES, Node
+from lab.fabric import Port, shipped_ports
+from lab.place import Node
 from lab.report import LabError
 
 MTU = 9000
@@ -79,17 +80,27 @@ def _ip_json(what: str) -> list[dict[str, Any]]:
     return rows
 
 
-def lay(cable: int) -> None:
+def network_of(port: Port) -> IPv4Network:
+    """The subnet that a port is for: that of its last address, since a link-local one may come first."""
+    return port.addresses[-1].network
+
+
+def bridge_of(port: Port) -> str:
+    """The bridge in the cable's namespace that joins the ports of one subnet: net100 for 192.168.100.0/24."""
+    return f"net{network_of(port).network_address.packed[2]}"
+
+
+def lay(cable: int, nodes: Sequence[Node]) -> None:
     """Make the cable's bridges if they are missing. `cable`: the process that holds its namespace."""
-    for number, _ in enumerate(shipped_ports(NODES[0]), start=1):
-        if not has(cable, f"port{number}"):
-            ip(cable, f"link add port{number} mtu {MTU} up type bridge forward_delay 0 mcast_snooping 0")
+    for bridge in sorted({bridge_of(port) for node in nodes for port in shipped_ports(node)}):
+        if not has(cable, bridge):
+            ip(cable, f"link add {bridge} mtu {MTU} up type bridge forward_delay 0 mcast_snooping 0")
 
 
 def plug(cable: int, node: Node, process: int) -> None:
     """Give a node that just started its ports. They are down until the node's own boot raises them."""
     for number, port in enumerate(shipped_ports(node), start=1):
-        end = f"{node.name}{number}"
+        end = f"{node.name}-{number}"
         if has(cable, end):
             # left over from the node's last run; the kernel may remove it before we do
             with suppress(LabError):
@@ -97,11 +108,12 @@ def plug(cable: int, node: Node, process: int) -> None:
         ip(
             cable,
             f"link add {end} mtu {MTU} type veth peer name {port.netdev} netns {process} address {port.mac} mtu {MTU}",
-            f"link set {end} master port{number}",
+            f"link set {end} master {bridge_of(port)}",
         )
 
 
-def set_carrier(cable: int, node: Node, up: bool) -> None:
-    """Set the carrier that a node with power sees on both ports."""
-    for number, _ in enumerate(shipped_ports(node), start=1):
-        ip(cable, f"link set {node.name}{number} {'up' if up else 'down'}")
+def set_carrier(cable: int, node: Node, running: Sequence[Node]) -> None:
+    """Set the carrier that a node with power sees on each port: up if the other end has power and the cable is in."""
+    reached = {network_of(port) for other in running if other != node for port in shipped_ports(other)}
+    for number, port in enumerate(shipped_ports(node), start=1):
+        ip(cable, f"link set {node.name}-{number} {'up' if network_of(port) in reached else 'down'}")

@@ -10,7 +10,7 @@ from lab.boot import Boot
 from lab.containers import cable, docker, image
 from lab.containers.docker import LABEL, Docker
 from lab.nodes import CLEAN
-from lab.place import CHECKOUT, NODE_ROOT, NODES, Node, Place, peer
+from lab.place import CHECKOUT, NODE_ROOT, Node, Place
 from lab.report import LabError, each, elapsed_s, say
 
 SOURCE = CHECKOUT / "lab" / "containers"
@@ -48,7 +48,7 @@ class ContainerPair:
             return {CLEAN}
         tags = daemon.run("image", "ls", "--filter", f"label={LABEL}={self.place.identity}", "--format", "{{.Tag}}")
         names = [tag.rpartition("-")[0] for tag in tags.split() if tag != "<none>"]
-        return {CLEAN} | {name for name in names if names.count(name) == len(NODES)}
+        return {CLEAN} | {name for name in names if names.count(name) == len(self.place.nodes)}
 
     def name(self, part: str) -> str:
         """The name of one of our containers or volumes: a node's, or the cable's."""
@@ -95,13 +95,13 @@ class ContainerPair:
     def up(self, *, fresh: bool) -> None:
         if fresh:
             self._forget_nodes()
-        missing = [node for node in NODES if not self._exists(node.name)]
-        if len(missing) == len(NODES):
+        missing = [node for node in self.place.nodes if not self._exists(node.name)]
+        if len(missing) == len(self.place.nodes):
             self.place.cable.unlink(missing_ok=True)
         if missing:
             clean = image.ensure(docker.demand())
             each(lambda node: self._create(node, clean), missing)
-        self._start([node for node in NODES if not self.runs(node)])
+        self._start([node for node in self.place.nodes if not self.runs(node)])
 
     def down(self, *, discard: bool) -> None:
         access.close_connections(self.place)
@@ -120,7 +120,7 @@ class ContainerPair:
     def save(self, state: str) -> None:
         """Keep the disks only. Both nodes shut down and boot again for it, so the state has no running container."""
         daemon, began = docker.demand(), elapsed_s()
-        if off := [node.name for node in NODES if not self.runs(node)]:
+        if off := [node.name for node in self.place.nodes if not self.runs(node)]:
             raise LabError(f"a snapshot needs both nodes running, and {' and '.join(off)} is off: lab/lab up first")
         self._stop_all()
 
@@ -131,9 +131,9 @@ class ContainerPair:
             self._copy_volume(self.name(node.name), self._volume_of(state, node))
 
         try:
-            each(keep, NODES)
+            each(keep, self.place.nodes)
         finally:
-            self._start(list(NODES))
+            self._start(list(self.place.nodes))
         say(f"kept state `{state}` in {elapsed_s() - began:.1f} s; `lab/lab reset {state}` brings its disks back")
 
     def restore(self, state: str) -> None:
@@ -149,8 +149,8 @@ class ContainerPair:
                 self._copy_volume(self._volume_of(state, node), self.name(node.name))
             self._create(node, clean if state == CLEAN else self._image_of(state, node))
 
-        each(make, NODES)
-        self._start(list(NODES))
+        each(make, self.place.nodes)
+        self._start(list(self.place.nodes))
 
     def power_cut(self, node: Node) -> None:
         if not self.runs(node):
@@ -178,9 +178,9 @@ class ContainerPair:
         if (holder := self.process(CABLE)) is None:
             return
         plugged = not self.place.cable.exists()
-        for node in NODES:
-            if self.runs(node):
-                cable.set_carrier(holder, node, plugged and self.runs(peer(node)))
+        running = [node for node in self.place.nodes if self.runs(node)]
+        for node in running:
+            cable.set_carrier(holder, node, running if plugged else [])
 
     def _exists(self, part: str) -> bool:
         daemon = docker.find()
@@ -217,6 +217,7 @@ class ContainerPair:
         daemon.run(
             "create", "--init", "--name", self.name(node.name), "--hostname", node.name, *self._labels(), *PRIVILEGES,
             "--network", self.name("net"), "--ip", address, "--env", f"LAB_CONTROL={self.place.control}",
+            *(("--env", "LAB_RING=1") if node.in_ring else ()),
             # the inner Docker's overlayfs does not work on top of overlayfs
             "--volume", f"{self.name(node.name)}:/var/lib/docker",
             *(word for path, inside in files.items() for word in ("--volume", f"{path}:{inside}:ro")),
@@ -233,7 +234,7 @@ class ContainerPair:
             daemon.run("run", "--detach", "--name", self.name(CABLE), *options)
             holder = self.process(CABLE)
             assert holder is not None
-        cable.lay(holder)
+        cable.lay(holder, self.place.nodes)
         return holder
 
     def _start(self, nodes: list[Node]) -> None:
@@ -254,7 +255,7 @@ class ContainerPair:
 
         each(start, nodes)
         self.apply_cable()
-        each(lambda node: self._boot(node).wait_ready(), [node for node in NODES if self.runs(node)])
+        each(lambda node: self._boot(node).wait_ready(), [node for node in self.place.nodes if self.runs(node)])
 
     def _boot(self, node: Node) -> Boot:
         def check_alive() -> None:
@@ -269,13 +270,13 @@ class ContainerPair:
 
     def _stop_all(self) -> None:
         access.close_connections(self.place)
-        names = [self.name(node.name) for node in NODES]
+        names = [self.name(node.name) for node in self.place.nodes]
         docker.demand().run("stop", "--time", str(SHUTDOWN_S), *names)
 
     def _forget_nodes(self) -> None:
         """Remove both nodes with everything in them. Kept states stay."""
         daemon = docker.demand()
         access.close_connections(self.place)
-        names = {self.name(node.name) for node in NODES}
+        names = {self.name(node.name) for node in self.place.nodes}
         for kind in ("container", "volume"):
             docker.remove(daemon, kind, sorted(names & set(daemon.ours(kind, self.place.identity))))

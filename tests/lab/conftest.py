@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.place import PAIRS
 from tests.lab.pair import LAB, PROJECT_DIR, Stack, hub, lab, view
 
 HERE = Path(__file__).parent
@@ -65,9 +66,10 @@ def stack(request: pytest.FixtureRequest, guard: Guard) -> Iterator[Stack]:
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     if nodes == MACHINES and worker:
         pytest.exit("machines run one pair at a time: without -n, or with -n 1")
-    # `make demo` uses pair 0; there is only one pair of machines at a time
-    place = PROJECT_DIR / ".lab" / "pairs" / (nodes if nodes == MACHINES else str(worker + 1))
-    number = "0" if nodes == MACHINES else str(worker + 1)
+    # `make demo` uses pair 0; there is only one pair of machines at a time; a ring has addresses beside the pair's
+    ring = getattr(request.module, "RING", False)
+    number = str(0 if nodes == MACHINES else PAIRS - 1 - worker if ring else worker + 1)
+    place = PROJECT_DIR / ".lab" / "pairs" / (nodes if nodes == MACHINES else number)
     os.environ["SPARK_LAB"] = str(place)
     guard(place)
     shutil.rmtree(place / "state", ignore_errors=True)
@@ -77,7 +79,7 @@ def stack(request: pytest.FixtureRequest, guard: Guard) -> Iterator[Stack]:
         lab("up", "--nodes", nodes, "--pair", number, limit_s=1800)
         lab("reset")
     else:
-        lab("up", "--nodes", nodes, "--pair", number, "--fresh", limit_s=1800)
+        lab("up", "--nodes", nodes, "--pair", number, "--fresh", *(["--ring"] if ring else []), limit_s=1800)
     lab("fault", "clear")
     view(place)
     yield Stack()

@@ -18,7 +18,6 @@ from typing import Any
 import yaml
 
 from lab import access
-from lab.place import NODES as LAB_NODES
 from lab.place import Place
 
 PROJECT_DIR = Path(__file__).parents[2]
@@ -86,7 +85,7 @@ def lab(*words: str, limit_s: float = 600) -> Done:
 
 def on(node: str, line: str, *, root: bool = False, check: bool = True, stdin: str = "") -> str:
     """Run a shell line on a node, as the stack's user or as root, and return what it prints."""
-    [known] = [known for known in LAB_NODES if known.name == node]
+    [known] = [known for known in place().nodes if known.name == node]
     words = access.ssh_command(place(), known, user="root" if root else "spark")
     return run([*words, line], limit_s=180, check=check, stdin=stdin).text
 

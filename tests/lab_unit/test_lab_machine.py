@@ -233,7 +233,7 @@ def test_ssh_config_holds_both_nodes_with_checked_keys_and_absolute_paths(tmp_pa
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     place = Place(tmp_path / "with space", kind)
     place.root.mkdir()
-    place.ssh_config.write_text(access.ssh_config(place))
+    place.ssh_config.write_text(access.ssh_config(place, place.nodes))
     for node, (host, port) in zip(NODES, addresses, strict=True):
         command = ["ssh", "-F", str(place.ssh_config), "-G", node.alias]
         shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout

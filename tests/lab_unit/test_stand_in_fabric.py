@@ -47,14 +47,16 @@ def test_a_pinned_index_is_used_and_a_missing_one_is_found_per_device(machine):
 
 def test_rows_of_two_ranks_must_share_a_subnet():
     row = Row("rocep1s0f1:1", 1, LOOPBACK)
-    fabric.check_paths([row], {"1": ["127.0.0.2"]})
-    fabric.check_paths([], {"1": []})
+    fabric.check_paths([row], {"1": ["127.0.0.2"]}, {})
+    fabric.check_paths([], {"1": []}, {})
+    # in a ring a peer has a link to another rank as well
+    fabric.check_paths([row], {"1": ["127.0.0.2", "169.254.7.2"]}, {"NCCL_IB_SUBNET_AWARE_ROUTING": "1"})
     with pytest.raises(RuntimeError, match="NCCL error: unhandled system error") as end:
-        fabric.check_paths([row], {"1": ["127.0.0.2", "169.254.7.2"]})
+        fabric.check_paths([row], {"1": ["127.0.0.2", "169.254.7.2"]}, {})
     assert "remote GID ::ffff:169.254.7.2 (rank 1)" in end.value.warnings[0]  # type: ignore[attr-defined]
     stale = Row("rocep1s0f1:1", 1, IPv4Address("198.51.100.1"))
     with pytest.raises(RuntimeError):
-        fabric.check_paths([stale], {"1": ["198.51.100.2"]})
+        fabric.check_paths([stale], {"1": ["198.51.100.2"]}, {})
 
 
 @pytest.mark.parametrize("index", ["0", "1", "2", "7", "010"])

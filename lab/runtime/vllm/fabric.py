@@ -202,12 +202,17 @@ def check_rdma(environment: Mapping[str, str]) -> list[Row]:
     return chosen
 
 
-def check_paths(rows: list[Row], remote: Mapping[str, list[str]]) -> None:
-    """Raise Nccl if another rank has a GID address whose subnet none of our rows is in."""
+def check_paths(rows: list[Row], remote: Mapping[str, list[str]], environment: Mapping[str, str]) -> None:
+    """Raise Nccl if another rank has a GID address whose subnet none of our rows is in.
+
+    With subnet-aware routing NCCL pairs rows by subnet, so one address of a rank in a subnet of ours is enough.
+    """
     own = [address for held in addresses().values() for address in held]
+    aware = environment.get("NCCL_IB_SUBNET_AWARE_ROUTING") == "1"
     for rank, theirs in remote.items():
-        for address in theirs:
-            if not rows or any(reaches(row, IPv4Address(address), own) for row in rows):
+        reached = [any(reaches(row, IPv4Address(address), own) for row in rows) for address in theirs]
+        for address, met in zip(theirs, reached, strict=True):
+            if not rows or met or (aware and any(reached)):
                 continue
             row = rows[0]
             raise Nccl(

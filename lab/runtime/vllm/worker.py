@@ -48,7 +48,8 @@ class Worker:
         group.work = self.fault.work
         rows = fabric.check_rdma(os.environ)
         addresses = group.barrier("communicator", [str(row.address) for row in rows])
-        fabric.check_paths(rows, {other: theirs for other, theirs in addresses.items() if other != str(rank)})
+        remote = {other: theirs for other, theirs in addresses.items() if other != str(rank)}
+        fabric.check_paths(rows, remote, os.environ)
         group.barrier("connected")
         self.log.info(
             "parallel_state.py:1942",
