@@ -1,6 +1,7 @@
 """A node with a hub cache, on which a test runs the checkpoint job in this process."""
 
 import json
+import threading
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,7 +47,13 @@ class Node:
             "hub": str(self.hub),
         }
         (self.job / "secret.json").write_text(json.dumps({"hf_token": "hf_word", "offer": offer}))
-        job.run(self.job, self.hub, inputs, Status(self.job / "status.json", inputs["id"]))
+        try:
+            job.run(self.job, self.hub, inputs, Status(self.job / "status.json", inputs["id"]))
+        finally:
+            # a job that fails ends with its process; here its threads would still write while the next one runs
+            for thread in threading.enumerate():
+                if thread.name.startswith("ThreadPoolExecutor"):
+                    thread.join(5)
 
     @property
     def status(self) -> dict[str, Any]:
