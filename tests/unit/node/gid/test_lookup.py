@@ -2,14 +2,13 @@
 
 import json
 import subprocess
-import sys
 
 import pytest
 
 from gid import sysfs
 from gid.lookup import resolve
 from gid.table import table_digest
-from tests.unit.executables import SCRIPTS
+from tests.unit.executables import run_shipped
 from tests.unit.node.node_tree import (
     HCA,
     HEAD,
@@ -39,17 +38,9 @@ from tests.unit.node.node_tree import (
 )
 
 
-def run(environment: dict[str, str], **inputs: object) -> subprocess.CompletedProcess[str]:
-    """The command as a process, with these inputs."""
-    return subprocess.run(
-        [sys.executable, "-S", "-m", "gid.lookup", json.dumps({"hca": None, "gid_index": "resolve", **inputs})],
-        env=environment,
-        cwd=SCRIPTS,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+def run(environment: dict[str, str], **inputs: object) -> "subprocess.CompletedProcess[str]":
+    """The command with these inputs."""
+    return run_shipped("gid.lookup", {"hca": None, "gid_index": "resolve", **inputs}, apart=False, **environment)
 
 
 @pytest.fixture
@@ -83,22 +74,6 @@ def test_a_refusal_of_the_command_is_words_on_stderr_and_nothing_on_stdout(tmp_p
     done = run(build(tmp_path, {HCA: Hca(T_FOREIGN)}), fabric_ip=HEAD, hca=f"={HCA}")
     assert (done.returncode, done.stdout) == (1, "")
     assert "row 3: stale: 203.0.113.7 is not on enp1s0f1np1" in done.stderr
-
-
-def test_the_payload_that_goes_over_ssh_runs_without_any_file(tmp_path):
-    from loader import payload
-
-    environment = build(tmp_path, {HCA: Hca(T_HEAD)})
-    done = subprocess.run(
-        [sys.executable, "-I", "-", json.dumps({"fabric_ip": HEAD, "hca": None, "gid_index": "resolve"})],
-        input=payload("gid.lookup"),
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=True,
-    )
-    assert json.loads(done.stdout)["gid_index"] == 3
 
 
 # --- which index ---

@@ -34,7 +34,7 @@ def mode(path: Path) -> str:
 
 
 def test_it_is_made_with_its_marker_and_says_where_it_and_the_hub_are(home: Path):
-    done = run_shipped("host.our_folder", MAKE, apart=True, HOME=str(home))
+    done = run_shipped("host.our_folder", MAKE, HOME=str(home))
     folder = home / ".local/share/spark-stack/dev"
     assert json.loads(done.stdout) == {"folder": str(folder), "hub": str(home / ".cache/huggingface/hub")}
     assert (folder / ".spark-stack").read_text() == "dev\n"

@@ -48,9 +48,9 @@ class Daemon:
             return self.pull()
         return body({"Architecture": self.architecture}) if self.present else ABSENT
 
-    def run(self, answer: Callable[[Request], Answer] | None = None, *, apart: bool = False):
+    def run(self, answer: Callable[[Request], Answer] | None = None):
         with serving(answer or self.answer, self.socket) as (url, self.requests):
-            return run_shipped("host.pull_image", INPUTS, apart=apart, HOME=str(self.home), DOCKER_HOST=url)
+            return run_shipped("host.pull_image", INPUTS, HOME=str(self.home), DOCKER_HOST=url)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_an_image_that_is_there_is_not_pulled(daemon: Daemon):
 
 
 def test_an_image_that_is_not_there_is_pulled_by_its_digest(daemon: Daemon):
-    done = daemon.run(apart=True)
+    done = daemon.run()
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[0] == f"image: pulling {IMAGE}"
     assert [(method, path) for method, path, *_ in daemon.requests][1] == (

@@ -1,5 +1,6 @@
 """A stack secret on a node: one file, closed to everybody else, and nothing of it anywhere else."""
 
+import os
 import stat
 from pathlib import Path
 
@@ -19,7 +20,11 @@ def secrets(tmp_path: Path) -> Path:
 
 
 def test_only_its_owner_reads_it_whatever_the_umask(secrets: Path, tmp_path: Path):
-    done = run_shipped("host.put_secret", INPUTS, apart=True, HOME=str(tmp_path), SPARK_SECRET=KEY)
+    umask = os.umask(0)
+    try:
+        done = run_shipped("host.put_secret", INPUTS, HOME=str(tmp_path), SPARK_SECRET=KEY)
+    finally:
+        os.umask(umask)
     assert done.returncode == 0, done.stderr
     file = secrets / "api_key"
     assert file.read_text() == KEY

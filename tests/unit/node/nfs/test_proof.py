@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from components.ssh.node_script import environment_payload
 from host.console import utc_now
+from hub.files import gaps
 from nfs import proof
 from nfs.proof import ProofInputs, Unproven, check_server, first_proven, mount_argument, prove, with_cause
 from tests.unit.executables import Recorder
@@ -76,6 +77,11 @@ def docker(tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) 
 
 def failing_docker(recorder: Recorder, reason: str) -> None:
     recorder.answer("docker", f'[ "$1" = rm ] || {{ echo "{reason}"; echo "See \'docker run --help\'."; exit 125; }}')
+
+
+def found(*faults: str) -> str:
+    """A line of shell that says what the check in the container would."""
+    return f"echo '{json.dumps({'faults': faults, 'shards': 3, 'bytes': 9})}'"
 
 
 def refused(devices: list[str] | None = None, timeout_s: float = 20) -> str:
@@ -218,16 +224,12 @@ class TestTheReading:
         assert "--rm" in run and "spark.stack=dev" in run and mount_argument("127.0.0.1", HUB_DEVICE, OPTIONS) in run
 
     def test_the_first_device_that_proves_it_is_the_answer(self, complete: Path, docker: Recorder):
-        script = docker.folder / "docker"
         fail = MOUNT_FAILED.format("no such file or directory")
-        works = script.read_text()
-        script.write_text(
-            works.replace('[ "$1" = rm ]', f'case "$*" in *=:/hub*) echo "{fail}"; exit 125;; esac\n[ "$1" = rm ]')
-        )
+        docker.answer("docker", f'case "$*" in *=:/hub*) echo "{fail}"; exit 125 ;; rm*) ;; *) {found()} ;; esac')
         assert first_proven([":/hub", HUB_DEVICE], INPUTS)["device"] == HUB_DEVICE
 
-    def test_each_device_that_fails_is_named(self, tmp_path: Path, docker: Recorder):
-        (tmp_path / "hub").mkdir()
+    def test_each_device_that_fails_is_named(self, docker: Recorder):
+        docker.answer("docker", f'[ "$1" = rm ] || {found("there is no snapshot")}')
         reason = refused([":/hub", ":/"])
         assert ":/hub: there is no snapshot" in reason and "; :/: there is no snapshot" in reason
 
@@ -248,11 +250,12 @@ class TestTheReading:
         [first, *_] = names(3)
         (complete / first).unlink()
         (complete / first).symlink_to("/raid/blob")
+        docker.answer("docker", f'[ "$1" = rm ] || {found(*gaps(complete, 3, ENCODER))}')
         assert f"{first} is a link to a file that is not there: it is missing on the head, or leads out" in refused()
 
     def test_what_is_closed_to_others_is_refused_with_the_command_that_opens_it(self, complete: Path, docker: Recorder):
         """Root of a worker is nobody on the head; here the check for a complete snapshot meets such a file."""
-        docker.answer("docker", '[ "$1" = rm ] || echo \'{"faults": ["m-1 cannot be read: Permission denied"]}\'')
+        docker.answer("docker", f'[ "$1" = rm ] || {found("m-1 cannot be read: Permission denied")}')
         assert (
             "m-1 cannot be read: Permission denied: closed to others on the head: "
             "run `chmod -R o+rX /home/spark/.cache/huggingface/hub/models--owner--name` there"
@@ -272,7 +275,7 @@ def test_a_message_without_a_known_cause_stays_as_it_is():
 def test_as_it_is_shipped_it_carries_the_check_for_a_complete_snapshot(tmp_path: Path, docker: Recorder):
     """On a node there is no file to read them from."""
     kept = tmp_path / "stdin"
-    docker.answer("docker", f'[ "$1" = rm ] || {{ cat >{kept}; echo \'{{"faults": [], "shards": 3, "bytes": 9}}\'; }}')
+    docker.answer("docker", f'[ "$1" = rm ] || {{ cat >{kept}; {found()}; }}')
     text = environment_payload("nfs.proof", {"SPARK_EXPORT": json.dumps({"devices": [HUB_DEVICE], "holder": None})})
     # no server here: other tests ask one
     argv = [sys.executable, "-I", "-S", "-", json.dumps(INPUTS)]

@@ -31,13 +31,10 @@ def run(
     answer: Callable[[Request], Answer],
     home: Path,
     inputs: dict[str, object] | None = None,
-    apart: bool = False,
     **env: str,
 ) -> tuple["subprocess.CompletedProcess[str]", list[Request]]:
     with serving(answer) as (url, requests):
-        done = run_shipped(
-            "rank.probe", {**INPUTS, **(inputs or {}), "base_url": url}, apart=apart, HOME=str(home), **env
-        )
+        done = run_shipped("rank.probe", {**INPUTS, **(inputs or {}), "base_url": url}, HOME=str(home), **env)
     return done, requests
 
 
@@ -49,7 +46,7 @@ def with_key(home: Path) -> None:
 
 def test_a_real_completion_is_asked_for_and_shown(tmp_path: Path):
     """The model list answers before a chat does."""
-    done, requests = run(lambda _: said(content=" 4183. "), tmp_path, apart=True)
+    done, requests = run(lambda _: said(content=" 4183. "), tmp_path)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert (result["answer"], result["warmup_s"], result["settled"]) == ("4183.", [], True)
