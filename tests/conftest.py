@@ -1,9 +1,7 @@
 """What tests in several folders start from."""
 
 import gc
-import io
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,9 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from components.settings import base
-from tests.unit.executables import Recorder, compiled
-from tests.unit.operators import SPARK, Engine, Shown, Spark
+from tests.unit.executables import Recorder
 
 # `make test` tries more examples than `make unit`. There is no deadline, since a correct example may be slow on a busy
 # machine, and speed is what the benchmark measures
@@ -67,31 +63,3 @@ def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorder:
     made = Recorder(tmp_path / "bin")
     monkeypatch.setenv("PATH", made.path)
     return made
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty project folder, in place of this one."""
-    monkeypatch.setattr(base, "PROJECT_DIR", tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def engine(recorder: Recorder) -> Engine:
-    """A `pulumi` on PATH that knows no stack yet."""
-    return Engine(recorder)
-
-
-@pytest.fixture
-def spark(recorder: Recorder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Spark:
-    """spark(*arguments, typed=...) runs the shipped command in this process, with no other `pulumi` than `engine`."""
-
-    def run(*arguments: str, typed: str = "", stdin: type[io.StringIO] = io.StringIO) -> Shown:
-        monkeypatch.setattr(sys, "argv", [str(SPARK), *arguments])
-        monkeypatch.setattr(sys, "path", [*sys.path])
-        monkeypatch.setattr(sys, "stdin", stdin(typed))
-        with pytest.raises(SystemExit) as ended:
-            exec(compiled(str(SPARK)), {"__name__": "__main__", "__file__": str(SPARK)})
-        return Shown(ended.value.code, *capsys.readouterr())
-
-    return run

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components.ssh.node_script import environment_payload
 from host.console import utc_now
 from hub.files import gaps
+from loader import payload
 from nfs import proof
 from nfs.proof import ProofInputs, Unproven, check_server, first_proven, mount_argument, prove, with_cause
 from tests.unit.executables import Recorder
@@ -276,13 +276,12 @@ def test_as_it_is_shipped_it_carries_the_check_for_a_complete_snapshot(tmp_path:
     """On a node there is no file to read them from."""
     kept = tmp_path / "stdin"
     docker.answer("docker", f'[ "$1" = rm ] || {{ cat >{kept}; {found()}; }}')
-    text = environment_payload("nfs.proof", {"SPARK_EXPORT": json.dumps({"devices": [HUB_DEVICE], "holder": None})})
     # no server here: other tests ask one
     argv = [sys.executable, "-I", "-S", "-", json.dumps(INPUTS)]
     done = subprocess.run(
         argv,
-        input=text.replace("        check_server(server)", ""),
-        env={"PATH": docker.path},
+        input=payload("nfs.proof").replace("        check_server(server)", ""),
+        env={"PATH": docker.path, "SPARK_EXPORT": json.dumps({"devices": [HUB_DEVICE], "holder": None})},
         capture_output=True,
         text=True,
     )
