@@ -76,8 +76,8 @@ class Hub:
         self._token: str | bool = token or False  # False: not the token of the user's own login either
         self.endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
 
-    def listing(self) -> list[tuple[str, str, int]]:
-        """Path, blob and size of every file. Raises HubError."""
+    def listing(self, *, patient: bool = True) -> list[tuple[str, str, int]]:
+        """Path, blob and size of every file; one try if not `patient`. Raises HubError."""
         from huggingface_hub import HfApi
 
         def ask() -> list[tuple[str, str, int]]:
@@ -88,7 +88,9 @@ class Hub:
                 for row in files
             ]
 
-        files: list[tuple[str, str, int]] = self._patiently("the list of files", ask)
+        files: list[tuple[str, str, int]] = self._patiently(
+            "the list of files", ask, patience_s=self.patience_s if patient else 0
+        )
         return files
 
     def download(self, entry: Entry, blob: Path) -> None:
@@ -126,11 +128,14 @@ class Hub:
             raise
         os.replace(part, blob)
 
-    def _patiently(self, what: str, ask: Any, arrived: Callable[[], int] = lambda: 0) -> Any:
+    def _patiently(
+        self, what: str, ask: Any, arrived: Callable[[], int] = lambda: 0, *, patience_s: float | None = None
+    ) -> Any:
         """The answer, asked for again while the hub is merely out of reach, for `patience_s` of waiting in all.
 
         Whenever more bytes have arrived, as on a line that keeps breaking, the wait starts over.
         """
+        patience_s = self.patience_s if patience_s is None else patience_s
         waited, pause, wrong_sizes, most = 0.0, FIRST_PAUSE_S, 0, arrived()
         while True:
             try:
@@ -152,10 +157,10 @@ class Hub:
                     ) from None
                 if (size := arrived()) > most:
                     waited, pause, most = 0.0, FIRST_PAUSE_S, size
-                if waited >= self.patience_s:
+                if waited >= patience_s:
                     raise HubError(
                         f"{what} of {self.repo} could not be downloaded from {self.endpoint} within "
-                        f"{self.patience_s:.0f} s of waiting: {type(error).__name__}: {reason}: "
+                        f"{patience_s:.0f} s of waiting: {type(error).__name__}: {reason}: "
                         "is this node on the internet? The next pulumi up resumes with what is already on disk"
                     ) from None
                 self._on_trouble(f"{type(error).__name__}: {reason}")

@@ -29,7 +29,7 @@ from download.job_status import Status
 from download.tree import Failed, Job, JobInputs
 from hub.files import gaps
 from hub.lock import locked
-from hub.manifest import Entry, ManifestError, checked, of_snapshot, one_of_each
+from hub.manifest import Entry, ManifestError, checked, listed, of_snapshot, one_of_each
 from mirror.fetch import Blob, Fetch
 from mirror.head import Head, MirrorError
 from mirror.source import Source
@@ -62,6 +62,7 @@ class Manifest(TypedDict):
     revision: str
     files: list[tuple[str, str, int]]
     """Path, blob and bytes of each."""
+    list_is_the_hubs: bool
 
 
 def at_once(job: Job, entries: list[Entry], do: Callable[[Entry], None]) -> None:
@@ -84,14 +85,18 @@ def fetch(job: Job, token: str | None, source: Source | None) -> None:
     inputs = job.inputs
     hub_client.remove_partial(job.hub, job.model)
     complete = not gaps(job.snapshot, inputs["shards"], inputs["encoding_file"])
-    on_disk = of_snapshot(job.snapshot) if complete else None
     hub = hub_client.Hub(inputs["repo"], inputs["revision"], token, inputs["patience_s"], job.trouble)
-    # in a complete tree each link names its file's hash, so verifying it needs no hub
-    job.entries = on_disk or checked(hub.listing())
+    job.entries = listed(job.snapshot) or list_of(job, hub, of_snapshot(job.snapshot) if complete else None)
     if source:
         rows = [(entry.path, entry.blob, entry.size) for entry in job.entries]
-        manifest: Manifest = {"repo": inputs["repo"], "revision": inputs["revision"], "files": rows}
-        source.announce(manifest)
+        source.announce(
+            Manifest(
+                repo=inputs["repo"],
+                revision=inputs["revision"],
+                files=rows,
+                list_is_the_hubs=job.list_is_the_hubs,
+            )
+        )
 
     def fetch_one(entry: Entry) -> None:
         content = job.check(entry)
@@ -109,10 +114,22 @@ def fetch(job: Job, token: str | None, source: Source | None) -> None:
         if source:
             source.offer(entry.blob, (job.snapshot / entry.path).resolve())
 
-    job.publish("downloading" if on_disk is None else "verifying")
+    job.publish("verifying" if complete else "downloading")
     # small files first, so that a wrong revision or a closed repository shows at once
     at_once(job, sorted(one_of_each(job.entries), key=lambda entry: entry.size > 2**20), fetch_one)
     job.finish()
+
+
+def list_of(job: Job, hub: hub_client.Hub, on_disk: list[Entry] | None) -> list[Entry]:
+    """The hub's list. Where it gives none, and the index's files are all here, as many as their links tell."""
+    try:
+        return checked(hub.listing(patient=on_disk is None))
+    except hub_client.HubError as error:
+        if on_disk is None:
+            raise
+        job.status.note(f"verifying what is on the disk, without the hub's list of files: {error}")
+        job.list_is_the_hubs = False
+        return on_disk
 
 
 def mirror(job: Job, head_fabric_ip: str, offer: Offer) -> None:
@@ -128,6 +145,7 @@ def mirror(job: Job, head_fabric_ip: str, offer: Offer) -> None:
                     "run pulumi up again"
                 )
             job.entries = checked(manifest["files"])
+            job.list_is_the_hubs = manifest["list_is_the_hubs"]
             missing: dict[str, Entry] = {}
             guard = threading.Lock()
 

@@ -30,7 +30,7 @@ from host import chown_trees
 from host.console import first_of, say, utc_now
 from host.our_folder import docker, folder_of
 from hub.files import gaps, snapshot_of
-from hub.manifest import unverified
+from hub.manifest import files_of, unverified
 from loader import payload, text_of
 
 CACHE = "/cache/huggingface"
@@ -256,7 +256,7 @@ def follow(inputs: StepInputs) -> Verified:
     if why := fault(inputs):
         raise SystemExit(f"{inputs['repo']} is not verified on this node: {why}: run pulumi up again")
     snapshot = snapshot_in(inputs)
-    sizes = [path.stat().st_size for path in snapshot.rglob("*") if path.is_file()]
+    sizes = [path.stat().st_size for path, _ in files_of(snapshot)]
     return {"snapshot": str(snapshot), "bytes": sum(sizes), "files": len(sizes), "verified_at": utc_now()}
 
 

@@ -9,9 +9,10 @@ from typing import Literal
 
 from download import hub_client
 from download.job_status import Status
+from host.console import first_of
 from hub.blob_hash import digest_of
 from hub.files import PinnedRevision, gaps, snapshot_of
-from hub.manifest import DAMAGED, PART, Entry, content_of, place, write_main
+from hub.manifest import DAMAGED, PART, Entry, content_of, others, place, put_aside, write_main
 from hub.verified import VerifiedBlobs
 
 
@@ -51,6 +52,8 @@ class Job:
         self.snapshot = snapshot_of(hub, inputs["repo"], inputs["revision"])
         self.model = self.snapshot.parent.parent
         self.entries: list[Entry] = []
+        self.list_is_the_hubs = True
+        """False where the entries are only what lies there."""
         self.verified: set[str] = set()
         self._moving: dict[str, int] = {}
         self._guard = threading.Lock()
@@ -69,6 +72,10 @@ class Job:
         """Record that the entry's content has the right hash, and link every path of that content to it."""
         same = [each for each in self.entries if each.blob == entry.blob]
         for each in same:
+            path = self.snapshot / each.path
+            plain = path.is_file() and not path.is_symlink() and not path.samefile(content)
+            if plain and digest_of(path, each.blob) != each.blob:
+                self.keep(path)
             place(self.model, self.snapshot, each, content)
             # a plain file has become the blob
             content = content_of(self.model, self.snapshot, entry) or content
@@ -94,6 +101,12 @@ class Job:
         """The hub does not answer, for this reason; None: it answers again."""
         self.status.publish(trouble=reason)
 
+    def keep(self, path: Path) -> None:
+        """A plain file with another content than the checkpoint's is somebody's edit."""
+        kept = put_aside(path)
+        name = path.relative_to(self.snapshot)
+        self.status.note(f"{name} was not the checkpoint's (did somebody edit it?): it is now {kept.name}")
+
     def check(self, entry: Entry) -> Path | None:
         """The entry's content if it is on disk with the right hash. On the head a damaged file is put aside."""
         content = content_of(self.model, self.snapshot, entry)
@@ -105,16 +118,23 @@ class Job:
             if digest_of(content, entry.blob, lambda count: self.moved(entry.blob, count)) == entry.blob:
                 return content
             self.moved(entry.blob, -entry.size)
+        if content.name != entry.blob:
+            self.keep(self.snapshot / entry.path)
+            return None
         self.status.note(f"{entry.path} is damaged (its content does not match its hash): fetching it again")
         if self.inputs["role"] == "fetch":
             os.replace(content, content.with_name(entry.blob + DAMAGED))
         return None
 
     def finish(self) -> None:
-        """Write refs/main and remove leftovers. Raises Failed when files that the index names are missing."""
+        """Keep the list, write refs/main, remove leftovers. Raises Failed when a file of the index is missing."""
         if missing := gaps(self.snapshot, self.inputs["shards"], self.inputs["encoding_file"]):
             repo = self.inputs["repo"]
             raise Failed(f"{repo} is incomplete although every file that it lists is verified: {'; '.join(missing)}")
+        if self.list_is_the_hubs:
+            self.blobs.keep_list(self.snapshot.name, [(each.path, each.blob, each.size) for each in self.entries])
+        if left := others(self.snapshot, self.entries):
+            self.status.note(f"not of the checkpoint, so left as they are: {first_of(left)}")
         if note := write_main(self.model, self.inputs["revision"], self.blobs):
             self.status.note(note)
         for path in self.model.glob(f"blobs/*{PART}"):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from facts.document import CheckpointFacts, HubError
 from hub.files import INDEX, gaps, snapshot_of
-from hub.manifest import PARTIAL, Entry, checked, of_snapshot, unverified
+from hub.manifest import PARTIAL, Entry, checked, listed, of_snapshot, unverified
 
 HUB_S, LISTING_S = 8.0, 3.0
 """Together less than a probe may take."""
@@ -35,10 +35,10 @@ def checkpoint(
         lacking = [f"{name} was never verified by its hash, or changed since" for name in unverified(snapshot)]
     real = os.path.realpath(folder)
     refused = hub_error(endpoint, repo, revision) if lacking and endpoint else None
-    entries: list[Entry] | None = None
-    if endpoint and not lacking:
+    entries = listed(snapshot) if endpoint else None
+    if endpoint and entries is None and not lacking:
         entries = of_snapshot(snapshot)
-    elif endpoint and (refused is None or refused.status):
+    elif endpoint and entries is None and (refused is None or refused.status):
         entries = listing(endpoint, repo, revision)
     files, blobs = sizes(folder, snapshot)
     return CheckpointFacts(

@@ -15,8 +15,8 @@ from typing import Any
 from hub.verified import VerifiedBlobs
 
 HASH = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
-PART, DAMAGED = ".spark-part", ".damaged"
-"""Our endings of files beside the blobs: still arriving; found damaged."""
+PART, DAMAGED, KEPT = ".spark-part", ".damaged", ".kept"
+"""Our endings of files: still arriving; found damaged; somebody's own that had the name of one of the checkpoint's."""
 INCOMPLETE = ".incomplete"
 """huggingface_hub's ending of a file that is still arriving."""
 PARTIAL = (INCOMPLETE, PART)
@@ -57,11 +57,19 @@ def one_of_each(entries: Iterable[Entry]) -> list[Entry]:
     return list({entry.blob: entry for entry in entries}.values())
 
 
+def listed(snapshot: Path) -> list[Entry] | None:
+    """The hub's list of this revision, as the last job kept it; None where none was kept."""
+    try:
+        return checked(VerifiedBlobs(snapshot.parent.parent).lists[snapshot.name])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
 def of_snapshot(snapshot: Path) -> list[Entry] | None:
-    """The manifest of a complete snapshot, from its links; None if a file is not a link to a blob named by its hash."""
+    """A manifest from a snapshot's links, which cannot tell what is missing; None if one leads to no blob of a hash."""
     entries = []
     for path, blob in linked_files(snapshot):
-        if not HASH.fullmatch(blob):
+        if not HASH.fullmatch(blob) or not path.is_file():
             return None
         entries.append(Entry(path.relative_to(snapshot).as_posix(), blob, path.stat().st_size))
     return sorted(entries, key=lambda entry: entry.path)
@@ -72,6 +80,29 @@ def linked_files(snapshot: Path) -> Iterator[tuple[Path, str]]:
     for parent, _, names in os.walk(snapshot):
         for path in (Path(parent, name) for name in names):
             yield path, os.path.basename(os.readlink(path)) if path.is_symlink() else ""
+
+
+def files_of(snapshot: Path) -> list[tuple[Path, str]]:
+    """Every file of the revision with its blob: by the kept list, else by all that lies there."""
+    entries = listed(snapshot)
+    if entries is None:
+        return list(linked_files(snapshot))
+    return [(snapshot / entry.path, entry.blob) for entry in entries]
+
+
+def others(snapshot: Path, entries: Iterable[Entry]) -> list[str]:
+    """Files in a snapshot that the list does not name."""
+    here = {path.relative_to(snapshot).as_posix() for path, _ in linked_files(snapshot)}
+    return sorted(here - {entry.path for entry in entries})
+
+
+def put_aside(path: Path) -> Path:
+    """Give a file another name beside its own, and return that."""
+    kept = path.with_name(f"{path.name}{KEPT}")
+    while os.path.lexists(kept):
+        kept = kept.with_name(f"{kept.name}{KEPT}")
+    os.rename(path, kept)
+    return kept
 
 
 def content_of(model: Path, snapshot: Path, entry: Entry) -> Path | None:
@@ -93,10 +124,12 @@ def place(model: Path, snapshot: Path, entry: Entry, content: Path) -> None:
         return  # a store that several models share
     if path.is_dir() and not path.is_symlink():
         raise ManifestError(f"{path} is a folder where a file of the checkpoint belongs: move it away")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if snapshot.resolve() not in (path.parent.resolve() / path.name).parents:
+        raise ManifestError(f"{path.parent} leads out of the model's folder: move it away")
     target = os.path.relpath(blob, path.parent)
     if path.is_symlink() and os.readlink(path) == target:
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
     if content != blob:
         os.link(content, blob)
     part = path.with_name(f"{path.name}{PART}")
@@ -126,7 +159,7 @@ def write_main(model: Path, revision: str, verified: VerifiedBlobs) -> str | Non
 
 
 def unverified(snapshot: Path) -> list[str]:
-    """Files of a snapshot whose content was never verified, or has changed since; takes seconds for 155 GiB."""
+    """Files of the revision whose content was never verified, or has changed since; takes seconds for 155 GiB."""
     verified = VerifiedBlobs(snapshot.parent.parent)
-    files = linked_files(snapshot)
+    files = files_of(snapshot)
     return sorted(path.relative_to(snapshot).as_posix() for path, blob in files if not verified.holds(blob, path))

@@ -1,8 +1,9 @@
 """Which blobs of a model were hashed and found right, so that a complete tree is verified again in seconds.
 
 The file `.spark-stack.json` lies beside `blobs/`, because blobs outlive a stack and stacks share them:
-{"verified": {blob: [size, mtime_ns, inode]}, "main": revision that we wrote into refs/main, or absent}.
-An entry counts only while the file still has that size, mtime and inode.
+{"verified": {blob: [size, mtime_ns, inode]}, "main": revision that we wrote into refs/main, or absent,
+"lists": {revision: [[path, blob, size], ...]}}. An entry counts only while the file still has that size, mtime and
+inode. A list is the hub's, kept because a damaged tree cannot tell what belongs to it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import threading
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 NAME = ".spark-stack.json"
 
@@ -31,12 +33,14 @@ class VerifiedBlobs:
         try:
             kept = json.loads(self.file.read_text())
             blobs = {str(blob): list(identity) for blob, identity in kept["verified"].items()}
-            main = kept.get("main")
+            main, lists = kept.get("main"), dict(kept.get("lists") or {})
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             # no file, or an unreadable one: everything gets hashed once more
-            blobs, main = {}, None
+            blobs, main, lists = {}, None, {}
         self._blobs: dict[str, list[int]] = blobs
         self.main: str | None = main
+        self.lists: dict[str, Any] = lists
+        """As they were read: see hub.manifest.listed."""
 
     def holds(self, blob: str, path: Path) -> bool:
         """Whether the file at `path` is the one that was hashed as `blob`."""
@@ -56,6 +60,11 @@ class VerifiedBlobs:
             self.main = revision
             self._save()
 
+    def keep_list(self, revision: str, rows: list[tuple[str, str, int]]) -> None:
+        with self._lock:
+            self.lists[revision] = rows
+            self._save()
+
     def forget(self, blobs: Iterable[str]) -> None:
         """Drop removed blobs, and refs/main if it was removed; writes nothing if the file itself is gone."""
         with self._lock:
@@ -67,7 +76,10 @@ class VerifiedBlobs:
                 self._save()
 
     def _save(self) -> None:
-        document = {"verified": self._blobs, **({"main": self.main} if self.main else {})}
+        snapshots = self.file.with_name("snapshots")
+        lists = {revision: rows for revision, rows in self.lists.items() if (snapshots / revision).is_dir()}
+        others = {"lists": lists, "main": self.main}
+        document = {"verified": self._blobs, **{name: value for name, value in others.items() if value}}
         part = self.file.with_name(f"{NAME}.spark-part")
         part.write_text(json.dumps(document, indent=0, sort_keys=True))
         os.replace(part, self.file)

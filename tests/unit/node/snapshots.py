@@ -60,7 +60,8 @@ def snapshot(hub: Path, count: int = 3) -> Path:
 
 
 def verify(folder: Path) -> None:
-    """Note the blobs of a snapshot as verified, whose content is right."""
+    """What a job leaves beside a snapshot whose content is right: its list of files, and their blobs as verified."""
     verified = VerifiedBlobs(folder.parent.parent)
+    verified.keep_list(folder.name, [(entry.path, entry.blob, entry.size) for entry in of_snapshot(folder) or []])
     for entry in of_snapshot(folder) or []:
         verified.add(entry.blob, (folder / entry.path).resolve())

@@ -4,10 +4,11 @@ import pytest
 
 from download import tree
 from download.tree import Failed
+from hub.manifest import listed, unverified
 from hub.verified import VerifiedBlobs
 from tests.unit.node.download.fake_hub import FakeHub
 from tests.unit.node.download.job_node import Node, flipped
-from tests.unit.node.snapshots import REVISION, blob_of, contents, names, snapshot, verify
+from tests.unit.node.snapshots import ENCODER, REVISION, blob_of, contents, names, snapshot, verify
 
 FIRST, SECOND, THIRD = names(3)
 
@@ -29,11 +30,82 @@ def test_a_verified_cache_asks_nobody_and_hashes_nothing(head: Node, hub: FakeHu
     assert (hub.asked, hub.tokens) == ([], set())
 
 
-def test_a_complete_cache_that_nobody_verified_is_hashed_without_the_hub(head: Node, hub: FakeHub):
+def test_of_a_complete_cache_that_nobody_verified_the_hub_gives_the_list_alone(head: Node, hub: FakeHub):
     snapshot(head.hub)
     head.run("fetch")
     head.assert_verified()
-    assert (hub.asked, hub.tokens) == ([], set())
+    assert hub.asked == []
+
+
+def test_without_a_hub_a_complete_cache_is_verified_by_its_links_and_that_is_said(head: Node, hub: FakeHub):
+    def down(path: str) -> None:
+        raise ConnectionError("Connection refused")
+
+    snapshot(head.hub)
+    hub.before = down
+    head.run("fetch")
+    head.assert_verified()
+    [note] = head.status["notes"]
+    assert note.startswith("verifying what is on the disk, without the hub's list of files: ") and "refused" in note
+    assert listed(head.snapshot) is None, "it may be less than the revision has"
+
+
+CONFIG = "config.json"
+
+
+@pytest.mark.parametrize("harm", ["emptied", "cut", "dangling", "gone"])
+def test_a_small_file_of_a_verified_cache_is_mended_like_a_shard(head: Node, hub: FakeHub, harm: str):
+    """The index does not name it, so only the list tells that it belongs there."""
+    hub.files[CONFIG] = b'{"model_type": "deepseek_v4"}'
+    head.run("fetch")
+    hub.asked.clear()
+    link = head.snapshot / CONFIG
+    blob = link.resolve()
+    if harm in ("emptied", "cut"):
+        blob.write_bytes(blob.read_bytes()[: 9 * (harm == "cut")])
+    else:
+        blob.unlink()
+    if harm == "gone":
+        link.unlink()
+    assert unverified(head.snapshot) == [CONFIG]
+    head.run("fetch")
+    assert link.read_bytes() == hub.files[CONFIG]
+    assert (unverified(head.snapshot), hub.asked) == ([], [CONFIG])
+
+
+def test_a_cache_of_another_tool_that_lacks_a_small_file_gets_it(head: Node, hub: FakeHub):
+    snapshot(head.hub)
+    hub.files[CONFIG] = b"{}"
+    head.run("fetch")
+    assert (head.snapshot / CONFIG).read_bytes() == b"{}" and hub.asked == [CONFIG]
+
+
+def test_other_files_in_the_snapshot_are_left_and_said_and_nothing_else(head: Node, hub: FakeHub):
+    head.run("fetch")
+    for name in (".DS_Store", "encoding/__pycache__/encoding_dsv4.cpython-312.pyc", f".{FIRST}.Xy12Ab"):
+        (head.snapshot / name).parent.mkdir(exist_ok=True)
+        (head.snapshot / name).write_text("x")
+    assert unverified(head.snapshot) == []
+    head.run("fetch")
+    assert head.status["notes"] == ["not of the checkpoint, so left as they are: .DS_Store and 2 more"]
+    assert (head.snapshot / ".DS_Store").read_text() == "x"
+
+
+@pytest.mark.parametrize("blob_is_here", [True, False])
+def test_an_edited_file_is_kept_under_another_name_and_that_is_said(head: Node, hub: FakeHub, blob_is_here: bool):
+    head.run("fetch")
+    path = head.snapshot / ENCODER
+    blob = path.resolve()
+    path.unlink()
+    path.write_text("PROMPT = 5\n")
+    if not blob_is_here:
+        blob.unlink()
+    assert unverified(head.snapshot) == [ENCODER]
+    head.run("fetch")
+    assert path.read_bytes() == contents()[ENCODER] and path.is_symlink()
+    assert path.with_name("encoding_dsv4.py.kept").read_text() == "PROMPT = 5\n"
+    said = f"{ENCODER} was not the checkpoint's (did somebody edit it?): it is now encoding_dsv4.py.kept"
+    assert head.status["notes"][0] == said
 
 
 def test_one_wrong_byte_is_found_and_that_file_alone_is_fetched_again(head: Node, hub: FakeHub):
@@ -80,7 +152,7 @@ def test_a_plain_file_where_a_link_belongs_becomes_the_blob(head: Node, hub: Fak
 
 
 def test_plain_files_of_one_content_become_one_blob(head: Node, hub: FakeHub):
-    verify(snapshot(head.hub))
+    snapshot(head.hub)
     for name in (SECOND, "copy.safetensors"):
         hub.files[name] = contents()[SECOND]
         (head.snapshot / name).unlink(missing_ok=True)
