@@ -34,7 +34,8 @@ def run(
     **env: str,
 ) -> tuple["subprocess.CompletedProcess[str]", list[Request]]:
     with serving(answer) as (url, requests):
-        done = run_shipped("rank.probe", {**INPUTS, **(inputs or {}), "base_url": url}, HOME=str(home), **env)
+        asked = {**INPUTS, **(inputs or {}), "base_url": url}
+        done = run_shipped("rank.probe", asked, apart=False, HOME=str(home), **env)
     return done, requests
 
 
