@@ -149,15 +149,15 @@ def test_a_key_whose_path_has_a_blank_is_one_key(tmp_path: Path):
 @pytest.mark.parametrize(
     ("program", "does", "message"),
     [
-        ("ssh", "sleep 9", r"ssh -G spark-b gave no answer within 1 s: a Match exec of the configuration may hang"),
-        ("ssh-add", "sleep 9", r"ssh-add -L gave no answer within 1 s: the SSH agent does not answer"),
+        ("ssh", "sleep 9", r"ssh -G spark-b gave no answer within 0.1 s: a Match exec of the configuration may hang"),
+        ("ssh-add", "sleep 9", r"ssh-add -L gave no answer within 0.1 s: the SSH agent does not answer"),
         ("ssh", None, r"there is no ssh on PATH: install OpenSSH's client"),
     ],
 )
 def test_a_program_of_openssh_that_hangs_or_is_missing_is_an_error_with_a_way_out(
     program: str, does: str | None, message: str, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(target, "TOOL_S", 1)
+    monkeypatch.setattr(target, "TOOL_S", 0.1)
     monkeypatch.setenv("SSH_AUTH_SOCK", "/run/agent")
     if does is None:
         monkeypatch.setenv("PATH", "/nonexistent")
