@@ -213,7 +213,8 @@ def stop_own_when_unused() -> None:
     """End the lab's own daemon once no pair of this checkout has anything on it."""
     own = OwnDaemon()
     with held():
-        unused = own.pid() is None or not (own.docker.ours("container") or own.docker.ours("network"))
+        # volumes go last when a pair is taken down
+        unused = own.pid() is None or not any(map(own.docker.ours, ("container", "network", "volume")))
         if unused:
             own.stop()
 
