@@ -2,8 +2,9 @@
 
 Runs inside the runtime image and uses its huggingface_hub. That library's own download drops what has arrived of a file
 with every error, and never reads again what it leaves behind when it is killed (`blobs/<etag>.<random>.incomplete`):
-on a slow line, an hour for 3.3 GiB. So we receive a large file in a place of our own, with the library's http_get,
-which can resume where the last attempt ended, also in a later job.
+on a slow line, an hour for 3.3 GiB. And it names what it writes by the hub's own headers. So we receive each file in a
+place of our own, named by the list, with the library's http_get, which can resume where the last attempt ended, also in
+a later job.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Set
 from pathlib import Path
@@ -20,6 +22,8 @@ from typing import Any
 from hub.manifest import PART, PARTIAL, Entry
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+SILENT_S = 15.0
+"""After this long without a byte a person is told: huggingface_hub waits and asks again without a word."""
 OTHER_SIZE = "Consistency check"
 """How huggingface_hub's message begins when a file has another size than listed."""
 NO_SUCH_RANGE = 416
@@ -94,23 +98,17 @@ class Hub:
         return files
 
     def download(self, entry: Entry, blob: Path) -> None:
-        """Put one file at its place in the cache, with or without the snapshot's link to it.
+        """Put one file at its place in the cache, without the snapshot's link to it. The caller checks its hash.
 
-        Raises HubError, or OSError when the disk is full.
+        Raises HubError, or OSError when this node cannot keep it.
         """
-        from huggingface_hub import hf_hub_download
-
-        def ask() -> None:
-            if entry.large:
-                self._receive(entry, blob)
-            else:
-                hf_hub_download(self.repo, entry.path, revision=self.revision, token=self._token)
-
         part = part_of(blob)
-        self._patiently(entry.path, ask, lambda: part.stat().st_size if part.exists() else 0)
+        self._patiently(
+            entry.path, lambda: self._receive(entry, blob), lambda: part.stat().st_size if part.exists() else 0
+        )
 
     def _receive(self, entry: Entry, blob: Path) -> None:
-        """Receive a large file from where an earlier attempt ended. The caller checks its hash."""
+        """Receive a file from where an earlier attempt ended."""
         from huggingface_hub import hf_hub_url
         from huggingface_hub.file_download import http_get
         from huggingface_hub.utils import build_hf_headers
@@ -131,23 +129,37 @@ class Hub:
     def _patiently(
         self, what: str, ask: Any, arrived: Callable[[], int] = lambda: 0, *, patience_s: float | None = None
     ) -> Any:
-        """The answer, asked for again while the hub is merely out of reach, for `patience_s` of waiting in all.
+        """The answer, asked for again while the hub is merely out of reach, for `patience_s` in all.
 
-        Whenever more bytes have arrived, as on a line that keeps breaking, the wait starts over.
+        Whenever more bytes have arrived, as on a line that keeps breaking, that time starts over.
         """
         patience_s = self.patience_s if patience_s is None else patience_s
-        waited, pause, wrong_sizes, most = 0.0, FIRST_PAUSE_S, 0, arrived()
+        since, pause, wrong_sizes, most = time.monotonic(), FIRST_PAUSE_S, 0, arrived()
+        troubled = False
+
+        def trouble(reason: str) -> None:
+            nonlocal troubled
+            troubled = True
+            self._on_trouble(reason)
+
+        def silent() -> None:
+            if arrived() <= most:
+                trouble(f"no answer for {SILENT_S:g} s")
+
         while True:
+            watch = threading.Timer(SILENT_S, silent)
+            watch.daemon = True
+            watch.start()
             try:
                 answer = ask()
-                if waited:
+                if troubled:
                     self._on_trouble(None)
                 return answer
             except Exception as error:
                 reason = (str(error).splitlines() or ["no message"])[0]
                 if final := self._final(error, what, reason):
                     raise HubError(final) from None
-                if disk_is_full(error):
+                if of_this_node(error):
                     raise
                 wrong_sizes += OTHER_SIZE in reason
                 if wrong_sizes > 1:
@@ -156,31 +168,43 @@ class Hub:
                         "is there a proxy in between, or is somebody changing the repository?"
                     ) from None
                 if (size := arrived()) > most:
-                    waited, pause, most = 0.0, FIRST_PAUSE_S, size
-                if waited >= patience_s:
+                    since, pause, most = time.monotonic(), FIRST_PAUSE_S, size
+                told = retry_after(error)
+                asks = f", and asks to wait {told:.0f} s" if told else ""
+                if time.monotonic() - since + told > patience_s:
                     raise HubError(
                         f"{what} of {self.repo} could not be downloaded from {self.endpoint} within "
-                        f"{patience_s:.0f} s of waiting: {type(error).__name__}: {reason}: "
+                        f"{patience_s:.0f} s: {type(error).__name__}: {reason}{asks}: "
                         "is this node on the internet? The next pulumi up resumes with what is already on disk"
                     ) from None
-                self._on_trouble(f"{type(error).__name__}: {reason}")
-            time.sleep(pause)
-            waited, pause = waited + pause, min(2 * pause, LONGEST_PAUSE_S)
+                trouble(f"{type(error).__name__}: {reason}{asks}")
+            finally:
+                watch.cancel()
+            time.sleep(max(pause, told))
+            pause = min(2 * pause, LONGEST_PAUSE_S)
 
     def _final(self, error: Exception, what: str, reason: str) -> str | None:
         """What to tell a person when asking again cannot help; None when it can."""
         from huggingface_hub import errors
 
-        status = status_of(error)
-        if isinstance(error, errors.GatedRepoError) or status in (401, 403):
+        status, code = status_of(error), header_of(error, "X-Error-Code")
+        if isinstance(error, errors.LocalEntryNotFoundError):
+            return None  # how huggingface_hub says that the hub is out of reach
+        missing = isinstance(error, errors.RepositoryNotFoundError) and not isinstance(error, errors.GatedRepoError)
+        if code == "RepoNotFound" or (missing and not code):
+            # the hub does not tell a stranger whether a repository is missing or private, so its status is often 401
+            return (
+                f"{self.endpoint} has no repository {self.repo} for this account (status {status}, {reason}): compare "
+                "checkpoint.repo with the repository's page; for a private one set its account's token "
+                "(pulumi config set --secret hf_token ...)"
+            )
+        if isinstance(error, errors.GatedRepoError) or code == "GatedRepo" or status in (401, 403):
             return (
                 f"{self.endpoint} refuses access to {self.repo} (status {status}): accept its licence at "
                 f"{self.endpoint}/{self.repo} and set the token of that account "
                 "(pulumi config set --secret hf_token ...)"
             )
-        if isinstance(error, errors.LocalEntryNotFoundError):
-            return None  # how huggingface_hub says that the hub is out of reach
-        if isinstance(error, (errors.RevisionNotFoundError, errors.RepositoryNotFoundError)):
+        if isinstance(error, errors.RevisionNotFoundError):
             return (
                 f"{self.endpoint} has no revision {self.revision} of {self.repo} ({reason}): "
                 "compare checkpoint.repo and checkpoint.revision with the repository's page"
@@ -204,5 +228,22 @@ def status_of(error: Exception) -> int | None:
     return status
 
 
+def header_of(error: Exception, name: str) -> str:
+    """A header of the answer behind one of huggingface_hub's errors; empty if there is none."""
+    headers = getattr(getattr(error, "response", None), "headers", None)
+    return str(headers.get(name) or "") if headers else ""
+
+
+def retry_after(error: Exception) -> float:
+    """Seconds that the hub asks to wait; 0 if it does not. A date counts as none: our own pauses do."""
+    text = header_of(error, "Retry-After")
+    return float(text) if text.isascii() and text.isdigit() else 0.0
+
+
 def disk_is_full(error: Exception) -> bool:
-    return isinstance(error, OSError) and error.errno == errno.ENOSPC
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def of_this_node(error: Exception) -> bool:
+    """Whether a file or the disk is the cause, not the network, so that asking again cannot help."""
+    return disk_is_full(error) or (isinstance(error, OSError) and (error.errno == errno.EIO or bool(error.filename)))

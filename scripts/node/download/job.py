@@ -210,6 +210,8 @@ def explained(error: BaseException, hub: Path) -> str:
         disk = os.statvfs(hub)
         free = disk.f_bavail * disk.f_frsize / 2**30
         return f"no space left on the disk of the cache ({free:.1f} GiB free): make room, then run pulumi up again"
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}: mend this on the node, then run pulumi up again"
     expected = isinstance(error, (Failed, hub_client.HubError, ManifestError, OSError))
     return str(error) if expected else f"{type(error).__name__}: {error}"
 

@@ -29,11 +29,6 @@ class Entry:
     blob: str
     size: int
 
-    @property
-    def large(self) -> bool:
-        """Whether the repository keeps it in LFS, as it does every shard."""
-        return len(self.blob) == 64
-
 
 class ManifestError(ValueError):
     """A manifest or a tree cannot be used; the message says why, and the way out."""

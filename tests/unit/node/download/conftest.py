@@ -22,7 +22,7 @@ def worker(tmp_path: Path) -> Node:
 
 @pytest.fixture
 def hub(head: Node, short_pauses: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    made = FakeHub(head.hub)
+    made = FakeHub()
     made.install(monkeypatch)
     monkeypatch.setattr(hub_client, "LONGEST_PAUSE_S", 0.001)
     monkeypatch.setattr(hub_client, "FIRST_PAUSE_S", 0.001)

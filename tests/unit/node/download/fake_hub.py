@@ -3,23 +3,22 @@
 import sys
 import types
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
 
-from tests.unit.node.snapshots import REPO, REVISION, blob_of, contents, put
+from tests.unit.node.snapshots import REPO, REVISION, blob_of, contents
 
 
 class Response:
-    def __init__(self, status: int) -> None:
-        self.status_code = status
+    def __init__(self, status: int, headers: dict[str, str]) -> None:
+        self.status_code, self.headers = status, headers
 
 
 class HubHTTPError(OSError):
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(self, message: str, status: int, **headers: str) -> None:
         super().__init__(message)
-        self.response = Response(status)
+        self.response = Response(status, {name.replace("_", "-"): text for name, text in headers.items()})
 
 
 class Lfs:
@@ -45,8 +44,7 @@ class FakeHub:
     that brought any.
     """
 
-    def __init__(self, cache: Path) -> None:
-        self.cache = cache
+    def __init__(self) -> None:
         self.files = contents()
         self.sent: dict[str, bytes] = {}
         self.asked: list[str] = []
@@ -55,8 +53,10 @@ class FakeHub:
         self.tokens: set[Any] = set()
         self.before: Callable[[str], None] = lambda path: None
         self.errors = types.ModuleType("huggingface_hub.errors")
-        for name in ("GatedRepoError", "RepositoryNotFoundError", "RevisionNotFoundError", "EntryNotFoundError"):
+        for name in ("RepositoryNotFoundError", "RevisionNotFoundError", "EntryNotFoundError"):
             setattr(self.errors, name, type(name, (HubHTTPError,), {}))
+        # as the real one
+        self.errors.GatedRepoError = type("GatedRepoError", (self.errors.RepositoryNotFoundError,), {})  # type: ignore[attr-defined]
         entry: type = self.errors.EntryNotFoundError
         self.errors.LocalEntryNotFoundError = type("LocalEntryNotFoundError", (entry,), {})  # type: ignore[attr-defined]
 
@@ -65,19 +65,6 @@ class FakeHub:
         self.before("")
         assert (repo, revision) == (REPO, REVISION)
         return [Folder(), *(File(path, content) for path, content in self.files.items())]
-
-    def download(self, repo: str, path: str, *, revision: str, token: Any) -> str:
-        self.tokens.add(token)
-        self.asked.append(path)
-        self.before(path)
-        content = self.sent.get(path, self.files[path])
-        link = self.cache / "models--owner--name" / "snapshots" / revision / path
-        blob = self.cache / "models--owner--name" / "blobs" / blob_of(path, self.files[path])
-        # as the real one: what is there is not fetched again
-        if not blob.exists():
-            link.unlink(missing_ok=True)
-            put(self.cache, path, self.files[path]).write_bytes(content)
-        return str(link)
 
     def http_get(
         self, url: str, temp_file: BinaryIO, *, resume_size: int, headers: dict[str, Any], expected_size: int
@@ -110,7 +97,7 @@ class FakeHub:
             def list_repo_tree(api, repo: str, *, revision: str, recursive: bool) -> list[object]:
                 return self.listing(api.token, repo, revision)
 
-        module.HfApi, module.hf_hub_download = HfApi, self.download  # type: ignore[attr-defined]
+        module.HfApi = HfApi  # type: ignore[attr-defined]
         module.errors = self.errors  # type: ignore[attr-defined]
         module.hf_hub_url = "https://huggingface.co/{}/resolve/{revision}/{}".format  # type: ignore[attr-defined]
         downloads, utils = (types.ModuleType(f"huggingface_hub.{name}") for name in ("file_download", "utils"))

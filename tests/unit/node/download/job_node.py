@@ -28,7 +28,12 @@ class Node:
         self.job.mkdir()
 
     def run(
-        self, role: Literal["fetch", "mirror"], *, peers: list[str] | None = None, offer: Offer | None = None
+        self,
+        role: Literal["fetch", "mirror"],
+        *,
+        peers: list[str] | None = None,
+        offer: Offer | None = None,
+        patience_s: float = 10,
     ) -> None:
         inputs: JobInputs = {
             "id": f"{role}-job",
@@ -38,7 +43,7 @@ class Node:
             "revision": REVISION,
             "shards": 3,
             "encoding_file": ENCODER,
-            "patience_s": 0.05,
+            "patience_s": patience_s,
             "fabric_ips": [self.fabric_ip],
             "peer_fabric_ips": peers or [],
             "head_fabric_ip": HEAD if role == "mirror" else None,

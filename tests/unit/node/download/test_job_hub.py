@@ -1,14 +1,15 @@
 """The head's job when the hub or the line to it fails: which failures it waits out, resumes from, or names."""
 
 import threading
+import time
 
 import pytest
 
 from download import hub_client, tree
 from download.hub_client import HubError
-from tests.unit.node.download.fake_hub import FakeHub
+from tests.unit.node.download.fake_hub import FakeHub, HubHTTPError
 from tests.unit.node.download.job_node import Node
-from tests.unit.node.snapshots import REVISION, blob_of, contents, names
+from tests.unit.node.snapshots import REPO, REVISION, blob_of, contents, names
 
 FIRST, SECOND, THIRD = names(3)
 
@@ -36,7 +37,7 @@ def test_a_hub_that_stays_away_ends_the_job_with_what_was_tried(head: Node, hub:
 
     hub.before = down
     with pytest.raises(HubError, match="the list of files of owner/name could not be downloaded from https://hugging"):
-        head.run("fetch")
+        head.run("fetch", patience_s=0.05)
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -49,6 +50,23 @@ def test_a_closed_repository_is_named_with_the_page_of_its_licence(head: Node, h
     with pytest.raises(
         HubError, match=rf"\(status {status}\): accept its licence at https://huggingface.co/owner/name"
     ):
+        head.run("fetch")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [("RepoNotFound", "has no repository owner/name for this account"), ("GatedRepo", "accept its licence at")],
+)
+def test_a_misspelt_repository_is_told_from_a_gated_one_by_the_hubs_own_code(
+    head: Node, hub: FakeHub, code: str, said: str
+):
+    """To a stranger the hub answers 401 in both cases."""
+
+    def closed(path: str) -> None:
+        raise hub.errors.RepositoryNotFoundError("401 Client Error", 401, X_Error_Code=code)
+
+    hub.before = closed
+    with pytest.raises(HubError, match=said):
         head.run("fetch")
 
 
@@ -91,6 +109,65 @@ def test_a_full_disk_ends_the_job_at_once_and_leaves_nothing_in_the_way(head: No
     assert list(head.model.glob("blobs/*.spark-part")) == []
 
 
+@pytest.mark.parametrize("name", [FIRST, "model.safetensors.index.json"])
+def test_a_folder_in_the_way_ends_the_job_at_once_in_its_own_words(head: Node, hub: FakeHub, name: str):
+    folder = head.model / "blobs" / f"{blob_of(name, contents()[name])}.spark-part"
+    folder.mkdir(parents=True)
+    with pytest.raises(IsADirectoryError):
+        head.run("fetch")
+    assert head.status["error"] == f"{folder}: Is a directory: mend this on the node, then run pulumi up again"
+
+
+# --- how long it waits ---
+
+
+def client(hub: FakeHub, patience_s: float) -> tuple[hub_client.Hub, list[str | None]]:
+    shown: list[str | None] = []
+    return hub_client.Hub(REPO, REVISION, None, patience_s, shown.append), shown
+
+
+def test_a_wait_that_the_hub_asks_for_is_shown_and_kept(hub: FakeHub, monkeypatch: pytest.MonkeyPatch):
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    busy = iter([True])
+
+    def before(path: str) -> None:
+        if next(busy, False):
+            raise HubHTTPError("Too Many Requests", 429, Retry_After="7")
+
+    hub.before = before
+    asker, shown = client(hub, 60)
+    assert len(asker.listing()) == len(contents())
+    assert (slept, shown) == ([7], ["HubHTTPError: Too Many Requests, and asks to wait 7 s", None])
+
+
+def test_a_wait_beyond_the_patience_ends_the_job_with_what_was_asked(hub: FakeHub):
+    def before(path: str) -> None:
+        raise HubHTTPError("Too Many Requests", 429, Retry_After="3600")
+
+    hub.before = before
+    with pytest.raises(HubError, match=r"within 60 s: .*Too Many Requests, and asks to wait 3600 s: is this node"):
+        client(hub, 60)[0].listing()
+
+
+def test_the_patience_counts_what_the_library_waits_itself_and_a_silence_is_shown(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(hub_client, "SILENT_S", 0.01)
+    calls = []
+
+    def before(path: str) -> None:
+        calls.append(path)
+        threading.Event().wait(0.04)
+        raise ConnectionError("Connection refused")
+
+    hub.before = before
+    asker, shown = client(hub, 0.05)
+    with pytest.raises(HubError, match="within 0 s"):
+        asker.listing()
+    assert len(calls) == 2 and shown[0] == "no answer for 0.01 s"
+
+
 # --- a file in pieces ---
 
 
@@ -107,16 +184,16 @@ def test_a_line_that_breaks_off_all_the_time_is_waited_for_as_long_as_something_
 ):
     monkeypatch.setattr(hub_client, "FIRST_PAUSE_S", 0.02)
     monkeypatch.setattr(hub_client, "LONGEST_PAUSE_S", 0.02)
-    # twenty pauses are eight times what it waits for a hub that gives nothing
+    # twenty pauses are twice what it waits for a hub that gives nothing
     hub.breaks_at[SECOND] = list(range(1, 21))
-    head.run("fetch")
+    head.run("fetch", patience_s=0.2)
     head.assert_verified()
 
 
 def test_what_an_ended_job_had_of_a_file_is_not_fetched_again(head: Node, hub: FakeHub):
     hub.breaks_at[SECOND] = [10] * 100
     with pytest.raises(HubError, match=f"{SECOND} of owner/name could not be downloaded"):
-        head.run("fetch")
+        head.run("fetch", patience_s=0.05)
     hub.breaks_at.clear()
     hub.received.clear()
     head.run("fetch")

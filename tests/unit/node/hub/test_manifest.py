@@ -89,6 +89,16 @@ def test_a_folder_where_a_file_belongs_is_refused_by_name(tmp_path: Path):
         place(folder.parent.parent, folder, entry, folder.parent.parent / "blobs" / BLOB)
 
 
+def test_nothing_is_written_through_a_folder_that_leads_out(tmp_path: Path):
+    folder, elsewhere = snapshot(tmp_path / "hub"), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (folder / "tools").symlink_to(elsewhere)
+    blob = folder.parent.parent / "blobs" / entries()[0].blob
+    with pytest.raises(ManifestError, match="tools leads out of the model's folder: move it away"):
+        place(folder.parent.parent, folder, Entry("tools/run.py", blob.name, 2), blob)
+    assert list(elsewhere.iterdir()) == []
+
+
 # --- what was verified ---
 
 
