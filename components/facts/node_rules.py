@@ -172,6 +172,12 @@ def checkpoint_reachable(view: NodeView) -> Iterator[Finding]:
             f"{hub} cannot be reached from this node ({error.message}), and the checkpoint is not verified "
             f"({view.facts.checkpoint_gap()}): connect the node to the internet, or correct checkpoint.endpoint"
         )
+    elif error.code == "RepoNotFound":
+        if not view.has_hf_token:
+            yield view.error(
+                f"{hub} has no repository {settings.repo} that it shows without an account (status {error.status}): "
+                "correct checkpoint.repo, or for a private one pulumi config set --secret hf_token ..."
+            )
     elif error.status in (401, 403):
         if not view.has_hf_token:
             yield view.error(

@@ -8,7 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from facts.document import CheckpointFacts, HubError
 from hub.files import INDEX, gaps, snapshot_of
@@ -16,8 +20,10 @@ from hub.manifest import PARTIAL, Entry, checked, listed, of_snapshot, unverifie
 
 HUB_S, LISTING_S = 8.0, 3.0
 """Together less than a probe may take."""
+LISTING_BYTES = 16 << 20
 
 Sizes = dict[str, int]
+T = TypeVar("T")
 
 
 def checkpoint(
@@ -34,12 +40,16 @@ def checkpoint(
     if not lacking:
         lacking = [f"{name} was never verified by its hash, or changed since" for name in unverified(snapshot)]
     real = os.path.realpath(folder)
-    refused = hub_error(endpoint, repo, revision) if lacking and endpoint else None
+    refused: HubError | None = None
+    if lacking and endpoint:
+        late: HubError | None = HubError(None, f"no whole answer within {HUB_S:g} s")
+        refused = within(HUB_S, partial(hub_error, endpoint, repo, revision), late)
     entries = listed(snapshot) if endpoint else None
     if endpoint and entries is None and not lacking:
         entries = of_snapshot(snapshot)
     elif endpoint and entries is None and (refused is None or refused.status):
-        entries = listing(endpoint, repo, revision)
+        # it only tells beforehand how much there is to do
+        entries = within(LISTING_S, partial(listing, endpoint, repo, revision), None)
     files, blobs = sizes(folder, snapshot)
     return CheckpointFacts(
         gaps=lacking,
@@ -67,29 +77,44 @@ def sizes(model: Path, snapshot: Path) -> tuple[Sizes, Sizes]:
     return {path.relative_to(snapshot).as_posix(): path.stat().st_size for path in files}, blobs
 
 
+def within(limit_s: float, ask: Callable[[], T], otherwise: T) -> T:
+    """The answer to one question to the hub, or `otherwise` if it breaks or takes too long.
+
+    What a hub sends is anybody's: no HTTP, half an answer, a byte a second, JSON a thousand levels deep. None of it may
+    cost what is known of the disk.
+    """
+    answers = [otherwise]
+
+    def run() -> None:
+        with contextlib.suppress(Exception):
+            answers.append(ask())
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    return answers[-1]
+
+
 def listing(endpoint: str, repo: str, revision: str) -> list[Entry] | None:
-    """The hub's list of a revision's files, asked for without a token; None if it gives none."""
+    """The hub's list of a revision's files, asked for without a token; None if it has several pages."""
     import json
     import urllib.request
 
     url = f"{endpoint}/api/models/{repo}/tree/{revision}?recursive=true"
-    try:
-        with urllib.request.urlopen(url, timeout=LISTING_S) as answer:
-            # several pages: no revision of ours has so many files
-            if 'rel="next"' in (answer.headers.get("Link") or ""):
-                return None
-            files = [row for row in json.load(answer) if row["type"] == "file"]
-        # a large file's own oid and size are those of its LFS pointer
-        contents = [row.get("lfs") or row for row in files]
-        rows = zip(files, contents, strict=True)
-        return checked([file["path"], content["oid"], content["size"]] for file, content in rows)
-    except (OSError, ValueError, KeyError, TypeError):
-        # the listing only tells beforehand how much there is to do
-        return None
+    with urllib.request.urlopen(url, timeout=LISTING_S) as answer:
+        # no revision of ours has so many files
+        if 'rel="next"' in (answer.headers.get("Link") or ""):
+            return None
+        files = [row for row in json.loads(answer.read(LISTING_BYTES)) if row["type"] == "file"]
+    # a large file's own oid and size are those of its LFS pointer
+    contents = [row.get("lfs") or row for row in files]
+    rows = zip(files, contents, strict=True)
+    return checked([file["path"], content["oid"], content["size"]] for file, content in rows)
 
 
 def hub_error(endpoint: str, repo: str, revision: str) -> HubError | None:
     """How the hub refuses the index to a request without a token; None if it gives it."""
+    import http.client
     import urllib.error
     import urllib.request
 
@@ -98,9 +123,12 @@ def hub_error(endpoint: str, repo: str, revision: str) -> HubError | None:
         with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=HUB_S):
             return None
     except urllib.error.HTTPError as error:
-        return HubError(error.code, error.headers.get("X-Error-Message") or error.reason)
+        said = error.headers.get("X-Error-Message") or error.reason
+        return HubError(error.code, said, error.headers.get("X-Error-Code") or "")
     except OSError as error:
         return HubError(None, str(getattr(error, "reason", error)))
+    except http.client.HTTPException as error:
+        return HubError(None, f"it does not answer as a hub does: {type(error).__name__}")
 
 
 def nfs_refusal(head_fabric_ip: str) -> str | None:

@@ -150,6 +150,8 @@ class HubError:
     status: int | None = None
     """HTTP status; None when it could not be reached."""
     message: str = ""
+    code: str = ""
+    """Its own word for it, such as RepoNotFound, where the status says 401 for several things."""
 
 
 @dataclass(frozen=True)

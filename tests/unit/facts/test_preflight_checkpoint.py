@@ -88,9 +88,9 @@ def test_a_models_folder_that_leads_out_of_the_cache_is_refused_before_a_contain
 # --- the hub ---
 
 
-def hub(status: int | None, reason: str = "no") -> Callable[[Node], object]:
+def hub(status: int | None, reason: str = "no", code: str = "") -> Callable[[Node], object]:
     return lambda node: node["checkpoint"].update(
-        gaps=["there is no snapshot"], hub_error={"status": status, "message": reason}
+        gaps=["there is no snapshot"], hub_error={"status": status, "message": reason, "code": code}
     )
 
 
@@ -111,6 +111,14 @@ def hub(status: int | None, reason: str = "no") -> Callable[[Node], object]:
 )
 def test_a_hub_that_will_not_give_the_rest_stops_before_anything_changes(status: int | None, text: str):
     assert text in one(judge(hub(status), on=HEAD))
+
+
+def test_a_repository_that_the_hub_does_not_have_is_not_called_gated():
+    """It answers both with 401."""
+    text = one(judge(hub(401, code="RepoNotFound"), on=HEAD))
+    assert "has no repository deepseek-ai/DeepSeek-V4-Flash-Vision-Exp that it shows without an account" in text
+    assert "correct checkpoint.repo" in text and "licence" not in text
+    assert "accept its licence" in one(judge(hub(401, code="GatedRepo"), on=HEAD))
 
 
 def test_a_failing_hub_is_a_warning_and_a_closed_one_is_left_to_the_token():

@@ -1,5 +1,8 @@
 """What a node knows of its checkpoint before anything is declared: what lacks, what is here, what the hub gives."""
 
+import contextlib
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +117,62 @@ def test_a_hub_that_gives_no_list_costs_only_the_exact_number(
     with hub(listed, status) as (url, _):
         read = facts(tmp_path, endpoint=url)
     assert read.listing is None and read.gaps
+
+
+def test_a_list_that_a_job_kept_is_the_list_also_of_a_damaged_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = snapshot(tmp_path / "hub")
+    verify(folder)
+    (folder / names(3)[0]).unlink()
+    monkeypatch.setattr(checkpoint, "hub_error", lambda *arguments: None)
+    read = facts(tmp_path, endpoint="http://127.0.0.1:9")
+    assert read.gaps and read.listing == [(e.path, e.blob, e.size) for e in entries()]
+
+
+DEEP = b"[" * 100_000
+SLOW = b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n["
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"SSH-2.0-OpenSSH_9.6p1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n[{",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + DEEP,
+        b'HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n[["type", 1]]',
+        SLOW,
+    ],
+    ids=["nothing", "no HTTP", "cut", "deep JSON", "other rows", "slow"],
+)
+def test_whatever_a_hub_sends_what_is_on_the_disk_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes
+):
+    monkeypatch.setattr(checkpoint, "LISTING_S", 0.1)
+    monkeypatch.setattr(checkpoint, "HUB_S", 0.1)
+    path = names(3)[0]
+    put(tmp_path / "hub", path, contents()[path])
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    client, _ = listening.accept()
+                    client.recv(4096)
+                    client.sendall(answer)
+                    if answer is not SLOW:
+                        client.close()
+                    held.append(client)
+
+        held: list[socket.socket] = []
+        thread = threading.Thread(target=serve)
+        thread.start()
+        read = facts(tmp_path, endpoint=f"http://127.0.0.1:{listening.getsockname()[1]}")
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    for client in held:
+        client.close()
+    assert (read.listing, read.bytes_present) == (None, len(contents()[path]))
+    assert read.sizes[path] == len(contents()[path])
 
 
 def test_a_worker_tells_what_it_has_and_no_list(tmp_path: Path):
