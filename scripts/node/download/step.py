@@ -34,6 +34,7 @@ from hub.manifest import files_of, unverified
 from loader import payload, text_of
 
 CACHE = "/cache/huggingface"
+OUTPUT = "output"
 PROGRESS_S = 5.0
 SILENT_S = 30.0
 START_S = 120
@@ -107,6 +108,14 @@ class Container:
     def status(self) -> JobStatus | None:
         return job_status.read(self.folder / "status.json")
 
+    def last_words(self) -> str:
+        """What a job printed that could not write its status; empty if nothing."""
+        try:
+            lines = (self.folder / OUTPUT).read_text(errors="replace").splitlines()
+        except OSError:
+            return ""
+        return "; ".join([line.strip() for line in lines if line.strip()][-3:])
+
     def begin_or_join(self) -> None:
         if self.is_running():
             job, status = self.job_inputs(), self.status()
@@ -166,7 +175,9 @@ class Container:
         ):
             argv += ["--env", variable]
         try:
-            docker(*argv, "--entrypoint", inputs["python"], inputs["image"], "/job/job.py")
+            # a Python that cannot start has no other place for its words
+            argv += ["--entrypoint", "sh", inputs["image"], "-c", f'exec "$0" "$@" >/job/{OUTPUT} 2>&1']
+            docker(*argv, inputs["python"], "/job/job.py")
         finally:
             if not self.is_running():
                 (self.folder / "secret.json").unlink(missing_ok=True)
@@ -207,7 +218,8 @@ def begin(inputs: StepInputs) -> Begun:
         if status and status["state"] == "failed":
             raise SystemExit(f"the checkpoint job ended: {status['error']}")
         if not container.is_running():
-            raise SystemExit("the checkpoint job ended without a message: run pulumi up again")
+            said = container.last_words() or "without a word: run pulumi up again"
+            raise SystemExit(f"the checkpoint job ended: {said}")
         time.sleep(0.3)
     raise SystemExit(
         f"the checkpoint job did not start serving the other nodes within {START_S} s: is the node overloaded?"
@@ -241,6 +253,8 @@ def follow(inputs: StepInputs) -> Verified:
         if not alive:
             if not fault(inputs):
                 break
+            if said := container.last_words():
+                raise SystemExit(f"the checkpoint job ended: {said}")
             raise SystemExit(
                 "the checkpoint job is gone and left no result (was it removed, or the node restarted?): run pulumi up "
                 "again, it resumes with what is already on disk"

@@ -11,84 +11,9 @@ from typing import Any
 import pytest
 
 from host.console import utc_now
-from tests.unit.executables import Recorder, run_shipped
-from tests.unit.node.snapshots import ENCODER, REPO, REVISION, contents, names, snapshot, verify
-
-FETCH: dict[str, Any] = {
-    "role": "fetch",
-    "repo": REPO,
-    "revision": REVISION,
-    "shards": 3,
-    "encoding_file": ENCODER,
-    "endpoint": "https://huggingface.co",
-    "patience_s": 600,
-    "image": "repo@sha256:1",
-    "python": "/usr/bin/python3",
-    "hf_cache": "~/.cache/huggingface",
-    "stack": "dev",
-    "fabric_ips": ["192.168.100.1"],
-    "peer_fabric_ips": ["192.168.100.2"],
-    "head_fabric_ip": None,
-}
-MIRROR = {
-    **FETCH,
-    "role": "mirror",
-    "fabric_ips": ["192.168.100.2"],
-    "peer_fabric_ips": [],
-    "head_fabric_ip": "192.168.100.1",
-}
-TOKEN = "hf_0123456789"
-OFFER = {"job": "a1", "port": 40001, "token": "0123456789abcdef"}
-BEGUN = {"job": "a1", "offer": OFFER}
-DONE: dict[str, Any] = {
-    "id": "a1",
-    "state": "done",
-    "phase": "verified",
-    "files": [5, 5],
-    "bytes": [9, 9],
-    "rate": 0,
-    "notes": [],
-    "trouble": None,
-    "error": None,
-}
-
-
-class Node:
-    """A home with a hub cache, and its `docker`: one container that runs or not."""
-
-    def __init__(self, folder: Path, recorder: Recorder) -> None:
-        self.home, self.recorder = folder / "home", recorder
-        self.hub = self.home / ".cache/huggingface/hub"
-        self.hub.mkdir(parents=True)
-        self.ours = self.home / ".local/share/spark-stack/dev"
-        self.job = self.ours / "job"
-        self.ours.mkdir(parents=True)
-        self.running = folder / "running"
-        self.answers()
-
-    def answers(self, begins: str = "") -> None:
-        """`begins` is what the container does when it starts; it runs from then on."""
-        runs = f'case "$*" in *--detach*) echo c1 >{self.running}; {begins or "true"};; esac'
-        self.recorder.answer(
-            "docker",
-            f"case $1 in ps) cat {self.running} 2>/dev/null; true;; run) {runs};; rm) rm -f {self.running};; esac",
-        )
-
-    def says(self, **status: Any) -> None:
-        self.job.mkdir(exist_ok=True)
-        (self.job / "status.json").write_text(json.dumps({**DONE, **status}))
-
-    def offers(self) -> str:
-        """What a job of the head does: it starts serving the other nodes."""
-        text = json.dumps(OFFER)
-        return f"echo '{text}' >{self.job}/source.json"
-
-    def step(self, inputs: dict[str, Any], action: str, **env: str) -> "subprocess.CompletedProcess[str]":
-        env |= {"HOME": str(self.home), "PATH": self.recorder.path}
-        return run_shipped("download.step", {**inputs, "action": action}, apart=False, **env)
-
-    def docker_runs(self) -> list[list[str]]:
-        return [call for call in self.recorder.calls("docker") if call[0] == "run"]
+from tests.unit.executables import Recorder
+from tests.unit.node.download.step_node import BEGUN, DONE, FETCH, MIRROR, OFFER, TOKEN, Node
+from tests.unit.node.snapshots import REVISION, contents, names, snapshot, verify
 
 
 @pytest.fixture
@@ -111,7 +36,8 @@ def test_a_job_is_a_container_of_the_runtime_image_as_the_user_whose_cache_it_is
         *("--env", "HF_HUB_DISABLE_XET=1", "--env", "HF_HUB_DISABLE_PROGRESS_BARS=1"),
         *("--env", "HF_HUB_DISABLE_TELEMETRY=1", "--env", "HF_HUB_DOWNLOAD_TIMEOUT=120"),
         *("--env", "HF_HUB_ETAG_TIMEOUT=30"),
-        *("--entrypoint", "/usr/bin/python3", "repo@sha256:1", "/job/job.py"),
+        *("--entrypoint", "sh", "repo@sha256:1", "-c", 'exec "$0" "$@" >/job/output 2>&1'),
+        *("/usr/bin/python3", "/job/job.py"),
     ]
 
 
@@ -280,6 +206,16 @@ def test_a_job_that_vanished_is_no_success(node: Node):
     done = node.step(FETCH, "follow")
     assert done.returncode == 1
     assert "the checkpoint job is gone and left no result" in done.stderr
+
+
+@pytest.mark.parametrize(("inputs", "action"), [(FETCH, "begin"), (MIRROR, "follow")], ids=["begin", "follow"])
+def test_a_python_that_cannot_start_is_told_in_its_own_words(node: Node, inputs: dict[str, Any], action: str):
+    """Its container is gone with its log."""
+    said = "/usr/bin/python3: error while loading shared libraries: libexpat.so.1"
+    node.answers(f"echo '{said}' >{node.job}/output; rm {node.running}")
+    begun = node.step(inputs, "begin", SPARK_SOURCE=json.dumps(BEGUN))
+    done = begun if action == "begin" else node.step(inputs, "follow")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, f"the checkpoint job ended: {said}")
 
 
 def test_a_job_that_vanished_after_its_work_was_done_is(node: Node):
