@@ -165,7 +165,7 @@ class CheckpointSettings(Settings):
     download_timeout_s: int = Field(default=12 * 3600, ge=60)
     """How long `up` follows one node's copy, in seconds. The job itself continues, and the next up follows it again."""
     hub_patience_s: int = Field(default=600, ge=1)
-    """How long each file's download waits for a hub that is out of reach, in seconds, before it gives up."""
+    """Seconds without a byte of a file after which its download gives up on a hub that is out of reach, or busy."""
     encoding_file: str = "encoding/encoding_dsv4.py"
     """File of the snapshot that replaces the image's own prompt encoder."""
 
