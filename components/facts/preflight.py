@@ -6,6 +6,7 @@ Pure. A rule that a stack lists under `allow` only warns.
 from collections.abc import Callable, Iterator, Sequence
 
 from components.facts.finding import Finding, NodeView
+from components.facts.link_rules import cables
 from components.facts.node_facts import NodeFacts
 from components.facts.node_rules import NODE_RULES
 from components.facts.patch_rules import image_fits, patches_to_be_had
@@ -52,6 +53,7 @@ def findings(
         *image_fits(cluster),
         *(finding for view in views for rule in (*NODE_RULES, patches_to_be_had) for finding in rule(view)),
         *asymmetries(cluster, facts),
+        *cables(cluster, facts),
         *nfs_server(cluster, facts),
     ]
     allowed = [

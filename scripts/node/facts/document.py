@@ -65,6 +65,16 @@ class MemoryFacts:
 
 
 @dataclass(frozen=True)
+class LinkFacts:
+    """A netdev; None is what its kernel does not tell."""
+
+    mtu: int | None = None
+    width: int | None = None
+    """Lanes of the PCIe link behind it, now."""
+    most_width: int | None = None
+
+
+@dataclass(frozen=True)
 class DockerFacts:
     status: str
     """ok, missing, denied or down."""
@@ -212,6 +222,8 @@ class Facts:
     memory: MemoryFacts | None = None
     interfaces: dict[str, list[Address]] | None = None
     hcas: list[Port] | None = None
+    links: dict[str, LinkFacts] | None = None
+    """By netdev."""
     docker: DockerFacts | None = None
     containers: list[ContainerFacts] | None = None
     image: ImageFacts | None = None
@@ -255,6 +267,8 @@ def typed(kind: Any, value: Any) -> Any:
         )
     if type(None) in get_args(kind):
         return None if value is None else typed(get_args(kind)[0], value)
+    if get_origin(kind) is dict:
+        return {key: typed(get_args(kind)[1], each) for key, each in value.items()}
     return [typed(get_args(kind)[0], each) for each in value] if get_origin(kind) is list else value
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from download import job_status
-from facts import checkpoint, docker, processes
+from facts import checkpoint, docker, links, processes
 from facts.document import (
     ContainerFacts,
     DiskFacts,
@@ -211,7 +211,7 @@ def assemble(results: Results, problems: list[Problem]) -> Facts:
         except OSError as error:
             problems.append(Problem("docker_root", str(error)))
     table = results["table"] or {}
-    same = ("user", "memory", "docker", "image", "checkpoint", "job", "nfs", "patches", "folder", "earlyoom")
+    same = ("links", "user", "memory", "docker", "image", "checkpoint", "job", "nfs", "patches", "folder", "earlyoom")
     return Facts(
         **(results["system"] or {}),
         **{name: results[name] for name in same},
@@ -254,6 +254,7 @@ def probes_of(inputs: FactsInputs) -> dict[str, Callable[[], object]]:
         "containers": lambda: described(docker.list_containers()),
         "image": lambda: docker.read_image(image) if image else None,
         "table": sysfs.read_table,
+        "links": links.read,
         "system": system,
         "user": user,
         "memory": memory,

@@ -61,14 +61,15 @@ def test_twins_in_one_subnet_are_a_warning():
         node["interfaces"]["enP2p1s0f1np1"] = [{"ip": "192.168.100.12", "prefix": 24}]
         rows(node, 1)[0]["gid"] = gid("192.168.100.12")
 
-    text = one(judge(same_subnet), "warning")
+    text, unlike = texts(judge(same_subnet), "warning")
+    assert unlike.startswith("nodes: the ranks would use head enp1s0f1np1 and enP2p1s0f1np1, worker enp1s0f1np1: ")
     assert text.startswith("worker: ") and "enP2p1s0f1np1 is in the subnet of 192.168.100.2" in text
 
 
 def test_half_of_a_qsfp_port_is_a_warning():
     """The selector names one function, the other has an address of its own."""
     half = {"nodes": [NODES["nodes"][0], {**NODES["nodes"][1], "hca": "=rocep1s0f1"}]}
-    text = one(judge(stack=half), "warning")
+    text, _ = texts(judge(stack=half), "warning")
     assert "roceP2p1s0f1 port 1, the other half of the QSFP port, could be used too: add it to hca" in text
 
 

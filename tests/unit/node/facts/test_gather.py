@@ -219,7 +219,7 @@ def test_root_is_asked_for_a_foreign_process_only_while_no_rank_of_ours_runs(mon
 
     monkeypatch.setattr(processes, "owner_as_root", answer)
     blank = dict.fromkeys(["docker", "table", "gpu", "system", "user", "memory", "image"])
-    blank |= dict.fromkeys(["hf_cache", "checkpoint", "job", "nfs", "patches", "folder", "earlyoom"])
+    blank |= dict.fromkeys(["hf_cache", "checkpoint", "job", "nfs", "patches", "folder", "earlyoom", "links"])
     for running in (True, False):
         listeners = [(ListenerFacts(8888, "0.0.0.0"), "42")]
         ours = [ContainerFacts("a1", "spark-dev-rank0", running, {"spark.stack": "dev"})]
