@@ -14,6 +14,7 @@ from components.facts.node_facts import NodeFacts
 from components.rank.spec import RankSpec, spec_hash
 from components.settings.base import PROJECT_DIR, SettingsError
 from components.settings.cluster import SECRETS, ClusterSettings, load, secret_problems
+from components.settings.stack_file import octal_numbers
 from components.ssh.target import Resolved, Target, resolve_nodes, targets_of
 
 
@@ -29,7 +30,11 @@ def load_settings() -> tuple[ClusterSettings, Secrets]:
     """The validated cluster and the stack's secrets. Raises SettingsError with every problem."""
     config = pulumi.Config()
     secrets = Secrets(**{name: config.get_secret(name) for name in SECRETS})
-    problems = unknown_keys(pulumi.get_project()) + secret_problems({name: config.get(name) for name in SECRETS})
+    problems = (
+        leading_zeros(pulumi.get_stack())
+        + unknown_keys(pulumi.get_project())
+        + secret_problems({name: config.get(name) for name in SECRETS})
+    )
     try:
         cluster = load(
             config.get_object("cluster"),
@@ -42,6 +47,14 @@ def load_settings() -> tuple[ClusterSettings, Secrets]:
     if problems:
         raise SettingsError(problems)
     return cluster, secrets
+
+
+def leading_zeros(stack: str) -> list[str]:
+    """Numbers that YAML has changed, if the stack's values come from its usual file; --config-file cannot be seen."""
+    try:
+        return octal_numbers((PROJECT_DIR / f"Pulumi.{stack}.yaml").read_text())
+    except (OSError, ValueError):
+        return []
 
 
 def unknown_keys(project: str) -> list[str]:

@@ -44,8 +44,8 @@ def cables(cluster: ClusterSettings, facts: Sequence[NodeFacts]) -> Iterator[Fin
         yield Finding(
             "warning",
             "nodes",
-            f"the ranks would use {shown}: a port without one at the other end carries nothing; give both functions of the "
-            "port an address on each node, or name the HCAs with nodes[].hca",
+            f"the ranks would use {shown}: a port without one at the other end carries nothing; give both functions of "
+            "the port an address on each node, or name the HCAs with nodes[].hca",
         )
 
 
