@@ -59,9 +59,21 @@ def fabric_usable(view: NodeView) -> Iterator[Finding]:
         return
     for note in resolution["notes"]:
         yield view.warning(note)
+    yield from gloo_address(view, node.socket_ifnames.gloo or node.ifname or resolution["ifname"])
     for name in sorted({node.ifname or "", *node.socket_ifnames.names} - {"", *view.facts.interfaces}):
         present = ", ".join(sorted(view.facts.interfaces))
         yield view.error(f"there is no netdev {name} (present: {present}): leave ifname out, or correct it")
+
+
+def gloo_address(view: NodeView, ifname: str) -> Iterator[Finding]:
+    """Gloo binds the first address of its netdev (seen with vLLM 0.25.1 by `make test-engine`), and has no setting."""
+    fabric_ip = str(view.cluster.nodes[view.rank].fabric_ip)
+    held = [address["ip"] for address in (view.facts.interfaces or {}).get(ifname, [])]
+    if fabric_ip in held[1:]:
+        yield view.warning(
+            f"{ifname} has {held[0]} before {fabric_ip}, and Gloo binds a netdev's first address: unless the peers "
+            f"reach it, the ranks never meet; take {held[0]} off, or add it after {fabric_ip}"
+        )
 
 
 def memory_enough(view: NodeView) -> Iterator[Finding]:

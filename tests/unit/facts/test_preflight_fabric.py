@@ -99,6 +99,14 @@ def test_a_link_local_fabric_address_is_a_warning():
     assert "169.254.9.2 is link-local and changes at a boot" in text
 
 
+def test_an_address_before_the_fabrics_on_gloos_netdev_is_a_warning():
+    """A real vLLM of the lab's image waited at the rendezvous: Gloo had bound the link-local address."""
+    addresses = [{"ip": "169.254.9.2", "prefix": 16}, {"ip": "192.168.100.2", "prefix": 24}]
+    text = one(judge(lambda node: node["interfaces"].update(enp1s0f1np1=addresses)), "warning")
+    assert "enp1s0f1np1 has 169.254.9.2 before 192.168.100.2, and Gloo binds a netdev's first address" in text
+    assert judge(lambda node: node["interfaces"].update(enp1s0f1np1=addresses[::-1])) == []
+
+
 @pytest.mark.parametrize(
     ("state", "says"),
     [

@@ -83,6 +83,12 @@ SEEN = {
         "[enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/device.cc:84] ifa != nullptr. "
         "Unable to find address for: enP7s7",
     ],
+    'Gloo "failed to connect"': [
+        # vLLM 0.25.1 on the lab, the worker's link-local address before its fabric address
+        "[/pytorch/third_party/gloo/gloo/transport/tcp/debug_logger.cc:9] ERROR failed to connect, "
+        "willRetry=1, retry=1, retryLimit=3, rank=0, size=2, local=[10.0.2.165]:25827, remote=[169.254.7.2]:34713$0, "
+        "error=SO_ERROR: Connection timed out, remote=[169.254.7.2]:34713$0",
+    ],
     '"Address already in use"': [
         "OSError: [Errno 98] Address already in use",
         "The server socket has failed to listen on any local network address. port: 25000, useIpv6: false, "
