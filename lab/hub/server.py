@@ -23,6 +23,7 @@ from urllib.parse import unquote, urlsplit
 
 from lab.hub.checkpoint import REPOSITORIES, REVISIONS, File, Repository
 from lab.hub.switches import Switches, Valve
+from lab.hub.tiny import TINY
 
 CHUNK = 1 << 16
 SHORT_BY = 3
@@ -32,6 +33,9 @@ FOLDER = Path(__file__).parent
 TREE = re.compile(r"/api/models/(?P<repository>[^/]+/[^/]+)/tree/(?P<revision>[^/]+)")
 RESOLVE = re.compile(r"/(?P<repository>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
 RANGE = re.compile(r"bytes=(\d+)-(\d*)")
+
+MAIN: dict[str, Repository] = {**REPOSITORIES, TINY.name: TINY}
+SERVED: dict[tuple[str, str], Repository] = {**REVISIONS, (TINY.name, TINY.revision): TINY}
 
 
 def sources() -> str:
@@ -190,9 +194,9 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def find(repository: str, revision: str) -> Repository:
-    if repository not in REPOSITORIES:
+    if repository not in MAIN:
         raise Refusal(404, "RepoNotFound", "Repository not found")
-    repo = REPOSITORIES[repository] if revision == "main" else REVISIONS.get((repository, revision))
+    repo = MAIN[repository] if revision == "main" else SERVED.get((repository, revision))
     if repo is None:
         raise Refusal(404, "RevisionNotFound", f"Invalid rev id: {revision}")
     return repo
@@ -225,7 +229,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--lab", type=Path, required=True, help="folder with faults.json and hub.json")
     options = parser.parse_args(arguments)
     with Hub((options.host, options.port), options.lab) as hub:
-        for repo in REVISIONS.values():
+        for repo in SERVED.values():
             size = sum(len(file.content) for file in repo.files.values())
             print(f"serving {repo.name} at {repo.revision}: {len(repo.files)} files, {size:,} bytes", flush=True)
         hub.serve_forever()
