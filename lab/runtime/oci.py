@@ -52,7 +52,7 @@ def sha256(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def compress(tar: IO[bytes], out: Path) -> Layer:
+def compress(tar: IO[bytes], out: Path, level: int = 12) -> Layer:
     """Write a tar stream as a layer at `out` (whole or not at all), with a `.json` beside it for `reopen`.
 
     It uses zstd, which an emulated machine unpacks in half of gzip's time. Raises OSError if the zstd program fails.
@@ -60,7 +60,7 @@ def compress(tar: IO[bytes], out: Path) -> Layer:
     inside = hashlib.sha256()
     part = out.with_name(out.name + ".part")
     with part.open("wb") as packed:
-        zstd = subprocess.Popen(["zstd", "-q", "-12", "--single-thread"], stdin=subprocess.PIPE, stdout=packed)
+        zstd = subprocess.Popen(["zstd", "-q", f"-{level}", "--single-thread"], stdin=subprocess.PIPE, stdout=packed)
         assert zstd.stdin is not None
         while chunk := tar.read(CHUNK):
             inside.update(chunk)
