@@ -2,7 +2,7 @@
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lint format unit test test-machines bench lock clean python
+.PHONY: help setup demo lint format unit test test-machines test-engine bench lock clean python
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,10 @@ test: setup ## run everything: lint, unit, the lab's tests with the real `pulumi
 
 test-machines: setup ## run every test that needs kernels of its own: NFS, soft-RoCE, reboots, power cuts; slow
 	@scripts/env .venv/bin/pytest -v tests/lab/machines
+
+test-engine: setup ## run a real vLLM (CPU build) on the lab's pair; needs 10 GiB of disk and 6 GiB of memory; slow
+	@scripts/env .venv/bin/python -m lab.vllm_cpu
+	@scripts/env .venv/bin/pytest -v tests/engine
 
 bench: setup ## measure on the lab: no-op up, end of up after ready, download, tests; on loopback: the mirror and rsync
 	@scripts/env scripts/measure_lab

@@ -65,7 +65,7 @@ def guard() -> Iterator[Guard]:
 def stack(request: pytest.FixtureRequest, guard: Guard) -> Iterator[Stack]:
     """A stack `dev`, on clean nodes that only this file uses."""
     is_machine = Path(request.node.path).is_relative_to(HERE / MACHINES)
-    nodes = MACHINES if is_machine else request.config.getoption("--nodes")
+    nodes = MACHINES if is_machine else request.config.getoption("--nodes", CONTAINERS)
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     if nodes == MACHINES and worker:
         pytest.exit("machines run one pair at a time: without -n, or with -n 1")
