@@ -12,7 +12,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Set
@@ -31,6 +33,19 @@ NO_SUCH_RANGE = 416
 
 class HubError(Exception):
     """The hub does not give what the stack file asks for; the message says what it said, and the way out."""
+
+
+class Waits(logging.Handler):
+    """huggingface_hub waits inside a call when the hub asks for it, and tells only its log for how long."""
+
+    def __init__(self, on_wait: Callable[[float], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._on_wait = on_wait
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """What `on_wait` raises ends the call before it waits."""
+        if match := re.search(r"Waiting ([\d.]+)s before retry", record.getMessage()):
+            self._on_wait(float(match.group(1)))
 
 
 def partial_files(model: Path) -> Iterator[tuple[str, Path]]:
@@ -77,8 +92,24 @@ class Hub:
     ) -> None:
         self.repo, self.revision, self.patience_s = repo, revision, patience_s
         self._on_trouble = on_trouble
+        self._call = threading.local()
+        """trouble: how a thread's present call tells of it."""
         self._token: str | bool = token or False  # False: not the token of the user's own login either
         self.endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+        logger = logging.getLogger("huggingface_hub")
+        # of one process that has one Hub
+        logger.handlers = [Waits(self._asked_to_wait)]
+        logger.propagate = False
+
+    def _asked_to_wait(self, seconds: float) -> None:
+        """Raises HubError where that is longer than we wait for a hub."""
+        reason = f"it is busy and asks to wait {seconds:.0f} s"
+        if seconds > self.patience_s:
+            raise HubError(
+                f"{self.endpoint}: {reason}, which is longer than checkpoint.hub_patience_s ({self.patience_s:g}): run "
+                "pulumi up again later, it resumes with what is already on disk"
+            )
+        self._call.trouble(reason)
 
     def listing(self, *, patient: bool = True) -> list[tuple[str, str, int]]:
         """Path, blob and size of every file; one try if not `patient`. Raises HubError."""
@@ -135,6 +166,7 @@ class Hub:
         """
         patience_s = self.patience_s if patience_s is None else patience_s
         since, pause, wrong_sizes, most = time.monotonic(), FIRST_PAUSE_S, 0, arrived()
+
         troubled = False
 
         def trouble(reason: str) -> None:
@@ -146,6 +178,7 @@ class Hub:
             if arrived() <= most:
                 trouble(f"no answer for {SILENT_S:g} s")
 
+        self._call.trouble = trouble
         while True:
             watch = threading.Timer(SILENT_S, silent)
             watch.daemon = True
@@ -155,6 +188,8 @@ class Hub:
                 if troubled:
                     self._on_trouble(None)
                 return answer
+            except HubError:
+                raise
             except Exception as error:
                 reason = (str(error).splitlines() or ["no message"])[0]
                 if final := self._final(error, what, reason):

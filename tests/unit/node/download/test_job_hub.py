@@ -1,5 +1,6 @@
 """The head's job when the hub or the line to it fails: which failures it waits out, resumes from, or names."""
 
+import logging
 import threading
 import time
 
@@ -139,6 +140,21 @@ def test_a_wait_that_the_hub_asks_for_is_shown_and_kept(hub: FakeHub, monkeypatc
     asker, shown = client(hub, 60)
     assert len(asker.listing()) == len(contents())
     assert (slept, shown) == ([7], ["HubHTTPError: Too Many Requests, and asks to wait 7 s", None])
+
+
+def test_a_wait_inside_the_library_is_shown_and_ended_if_it_is_too_long(hub: FakeHub):
+    waits = iter(["31.0", "3601.0"])
+
+    def before(path: str) -> None:
+        for seconds in waits:
+            message = f"Rate limited. Waiting {seconds}s before retry [Retry 1/5]."
+            logging.getLogger("huggingface_hub.utils._http").warning(message)
+
+    hub.before = before
+    asker, shown = client(hub, 60)
+    with pytest.raises(HubError, match=r"asks to wait 3601 s, which is longer than checkpoint.hub_patience_s \(60\)"):
+        asker.listing()
+    assert shown == ["it is busy and asks to wait 31 s"]
 
 
 def test_a_wait_beyond_the_patience_ends_the_job_with_what_was_asked(hub: FakeHub):
