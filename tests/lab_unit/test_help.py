@@ -7,7 +7,17 @@ import pytest
 
 PROJECT_DIR = Path(__file__).parents[2]
 # these are started by the lab alone: on a node, in a container, or as a step of a build
-INSIDE = ("/root/", "/bin/", "/boot", "/initrd-init", "/assemble", "/build", "rootfs", "/vllm_cpu/program", "/pulumi-resource-")
+INSIDE = (
+    "/root/",
+    "/bin/",
+    "/boot",
+    "/initrd-init",
+    "/assemble",
+    "/build",
+    "rootfs",
+    "/vllm_cpu/program",
+    "/pulumi-resource-",
+)
 EXECUTABLE = subprocess.run(
     ["git", "ls-files", "-s", "scripts", "lab", ".ci"], cwd=PROJECT_DIR, capture_output=True, text=True, check=True
 ).stdout.splitlines()
