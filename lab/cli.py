@@ -130,8 +130,7 @@ def parser() -> argparse.ArgumentParser:
 
 def do_up(place: Place, args: argparse.Namespace) -> int:
     asked = replace(place, kind=args.nodes or place.kind, number=place.number if args.pair is None else args.pair)
-    if args.ring:
-        asked = replace(asked, ring=True)
+    asked = replace(asked, ring=args.ring or asked.ring)
     if asked.ring and asked.kind != CONTAINERS:
         raise LabError("a ring is made of node-containers only: lab/lab up --ring --nodes containers")
     if asked != place and any(pair.of(place).power(each) != "not made" for each in place.nodes):

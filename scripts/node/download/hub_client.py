@@ -191,7 +191,7 @@ class Hub:
             except HubError:
                 raise
             except Exception as error:
-                reason = (str(error).splitlines() or ["no message"])[0]
+                reason = without_queries((str(error).splitlines() or ["no message"])[0])
                 if final := self._final(error, what, reason):
                     raise HubError(final) from None
                 if of_this_node(error):
@@ -250,6 +250,11 @@ class Hub:
                 "was the revision removed?"
             )
         return None
+
+
+def without_queries(text: str) -> str:
+    """The same with URLs cut at their query: a store's signed URL lets everybody read who has it."""
+    return re.sub(r"(https?://[^\s?]+)\?[^\s'\")]+", r"\1", text)
 
 
 def part_of(blob: Path) -> Path:

@@ -225,3 +225,9 @@ def test_a_beginning_that_is_not_the_files_is_found_and_the_file_is_fetched_anew
     head.run("fetch")
     head.assert_verified()
     assert (SECOND, len(contents()[SECOND])) in hub.received
+
+
+def test_a_signed_url_is_shown_without_its_signature():
+    """Who has it may read the file."""
+    text = "403 for url: https://cas.example.net/a/b?X-Amz-Signature=0123&Expires=9 (Request ID: r)"
+    assert hub_client.without_queries(text) == "403 for url: https://cas.example.net/a/b (Request ID: r)"
