@@ -6,6 +6,7 @@ with a limit, and the first that fails ends the start. What it touched must comp
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -55,15 +56,18 @@ def apply(
             "it needs a new container, which pulumi up makes"
         )
     verify(patches, mount)
-    before = first = texts(root)
+    files = list(root.rglob("*.py"))
+    before = first = states(files)
     for number, patch in enumerate(patches, 1):
         label = f"patch {number} of {len(patches)} {patch['name']}"
         broken.write_text(patch["name"])
         run(patch, label, limit_s, env, mount)
-        after = texts(root)
+        after = states(files)
         say(f"{label}: {'applied' if after != before else 'skipped, nothing to change'}")
         before = after
-    compiles(sorted(path for path in before if before[path] != first.get(path)))
+    # listed once more, for a file that a patch has added
+    last = states(list(root.rglob("*.py")))
+    compiles(sorted(path for path in last if last[path] != first.get(path)))
     broken.unlink(missing_ok=True)
 
 
@@ -108,12 +112,13 @@ def last_lines(output: bytes) -> str:
     return ":\n" + "\n".join(f"  {line}" for line in lines[-LAST_LINES:]) if lines else " and said nothing"
 
 
-def texts(root: Path) -> dict[Path, tuple[int, int]]:
-    """Every Python file below the root, with what changes when its content does."""
+def states(files: list[Path]) -> dict[Path, tuple[int, int]]:
+    """What changes with a file's content, of those that are there."""
     found = {}
-    for path in root.rglob("*.py"):
-        status = path.stat()
-        found[path] = (status.st_mtime_ns, status.st_size)
+    for path in files:
+        with contextlib.suppress(FileNotFoundError):
+            status = path.stat()
+            found[path] = (status.st_mtime_ns, status.st_size)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from hashlib import sha256
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -113,3 +114,15 @@ def test_a_file_that_it_imports_is_verified_too(container):
 def test_what_no_longer_compiles_does_not_become_the_engine(container):
     with pytest.raises(PatchFailed, match=r"engine.py does not compile after the patches"):
         container.start(container.edit("first", "LIMIT = 1", "LIMIT ="))
+
+
+def test_a_file_that_a_patch_adds_must_compile_too(container):
+    with pytest.raises(PatchFailed, match=r"added.py does not compile after the patches"):
+        container.start(container.patch("adds", f"echo 'LIMIT =' >'{container.root}/added.py'\n", "bash"))
+
+
+def test_the_tree_is_listed_before_and_after_and_not_for_each_patch(container):
+    edits = [container.edit(name, "LIMIT = 1", "LIMIT = 2") for name in ("one", "two", "three")]
+    with mock.patch.object(Path, "rglob", autospec=True, side_effect=Path.rglob) as listed:
+        container.start(*edits)
+    assert listed.call_count == 2
