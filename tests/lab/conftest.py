@@ -38,6 +38,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 Guard = Callable[[Path], None]
 
 
+def said(folder: Path) -> Path:
+    """What a pair's guard says before it takes the pair down; after that it writes guard.log there."""
+    return folder / "guard.errors"
+
+
 @pytest.fixture(scope="session")
 def guard() -> Iterator[Guard]:
     """guard(folder) takes a pair down when this process ends, however it ends."""
@@ -46,19 +51,23 @@ def guard() -> Iterator[Guard]:
     def begin(folder: Path) -> None:
         if folder not in guards:
             environment = os.environ | {"SPARK_LAB": str(folder)}
+            folder.mkdir(parents=True, exist_ok=True)
             # in a session of its own, so that Ctrl-C reaches only this process
-            guards[folder] = subprocess.Popen(
-                [str(LAB), "guard"], stdin=subprocess.PIPE, env=environment, start_new_session=True
-            )
+            with said(folder).open("w") as errors:
+                guards[folder] = subprocess.Popen(
+                    [str(LAB), "guard"], stdin=subprocess.PIPE, stderr=errors, env=environment, start_new_session=True
+                )
 
     yield begin
-    codes = {}
+    failed = {}
     for folder, process in guards.items():
         assert process.stdin is not None
         process.stdin.close()
         # one after the other: the last one ends the lab's own daemon
-        codes[folder] = process.wait(DOWN_LIMIT_S)
-    assert [folder for folder, code in codes.items() if code != 0] == []
+        if code := process.wait(DOWN_LIMIT_S):
+            log = folder / "guard.log"
+            failed[folder] = f"{code}: {said(folder).read_text()}{log.read_text() if log.exists() else ''}"
+    assert failed == {}
 
 
 @pytest.fixture(scope="module")

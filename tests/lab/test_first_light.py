@@ -1,6 +1,7 @@
 """From clean nodes to an answer, and what changes nothing on a converged pair."""
 
 import json
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -102,7 +103,8 @@ def test_each_rank_has_its_own_nodes_gid_index_and_no_empty_nccl_variable(stack:
 
 def test_progress_and_the_first_answer_are_on_the_screen(first_up: str) -> None:
     shown = words_of(first_up)
-    assert "loads shards" in shown
+    # at most one line a second, so which phases are on the screen depends on the machine
+    assert re.search(r"head (loads|waits|starts|profiles|sizes|captures)", shown)
     assert "What is 47 x 89? 4183" in shown
 
 
