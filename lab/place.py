@@ -81,9 +81,11 @@ class Place:
         for folder in (self.root, shared() / "places"):
             folder.mkdir(parents=True, exist_ok=True)
         (shared() / "places" / self.identity).write_text(f"{self.root}\n")
-        (self.root / "lab.json").write_text(
-            json.dumps({"nodes": self.kind, "pair": self.number, "ring": self.ring}) + "\n"
-        )
+        made = {"nodes": self.kind, "pair": self.number, "ring": self.ring}
+        part = self.root / f"lab.json.{os.getpid()}"
+        part.write_text(json.dumps(made) + "\n")
+        # whole, since a guard of this pair may be reading it
+        part.replace(self.root / "lab.json")
 
     @property
     def identity(self) -> str:
