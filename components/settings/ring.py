@@ -14,8 +14,8 @@ PADDED_NODES = 3
 PADDING = "tp3/apply_tp3_patch.py"
 NEEDS_PADDING = (
     "3 nodes: the model has 64 heads in 8 groups, which 3 does not divide. The recipe pads them to 72 in 9 with "
-    f"{PADDING} (pull request 196), which the patches of this stack do not run: make a lock of a commit that has it "
-    "(scripts/spark patches lock) and set patches.lock, or list 2 nodes"
+    f"{PADDING} (pull request 196), which the patches of this stack do not run: set patches.lock to a lock that has it "
+    "(docs/three_nodes.md shows the row to add), or list 2 nodes"
 )
 
 
@@ -35,11 +35,18 @@ def runs_padding(count: int, patches: PatchSettings | None) -> bool:
 
 
 def broken_link(nodes: Sequence[NodeSettings]) -> BrokenLink | None:
-    """The first link that leads to no other node, or node that another one has no link to; it would show as a hang."""
+    """The first link that shares its subnet with no other node alone, or node that another has no link to: a hang."""
 
     def linked(link: IPv4Address, far: NodeSettings) -> bool:
         return any(same_subnet(link, other) for other in far.links)
 
+    for rank, node in enumerate(nodes):
+        for position, link in enumerate(node.links):
+            if any(link in far.links for far in nodes if far is not node):
+                return BrokenLink(rank, f"{link} is a link of another node too: give each end its own address")
+            if any(same_subnet(link, other) for other in node.links[:position]):
+                text = f"{link} is in the /24 of another link of this node: each link needs a /24 of its own"
+                return BrokenLink(rank, text)
     for rank, node in enumerate(nodes):
         others = [other for other in nodes if other is not node]
         if alone := [link for link in node.links if not any(linked(link, far) for far in others)]:

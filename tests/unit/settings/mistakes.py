@@ -118,8 +118,8 @@ SINGLE_MISTAKES: list[tuple[Mapping[str, Any], str]] = [
     (
         {"nodes": [*NODES, THIRD]},
         "nodes: 3 nodes: the model has 64 heads in 8 groups, which 3 does not divide. The recipe pads them to 72 in 9 "
-        "with tp3/apply_tp3_patch.py (pull request 196), which the patches of this stack do not run: make a lock of a "
-        "commit that has it (scripts/spark patches lock) and set patches.lock, or list 2 nodes",
+        "with tp3/apply_tp3_patch.py (pull request 196), which the patches of this stack do not run: set "
+        "patches.lock to a lock that has it (docs/three_nodes.md shows the row to add), or list 2 nodes",
     ),
     (
         {"nodes": [*NODES, THIRD, {"ssh": "d", "fabric_ip": "198.51.100.4"}]},

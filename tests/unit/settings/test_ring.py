@@ -59,9 +59,11 @@ def test_nccl_pairs_links_by_subnet_in_a_ring_and_a_pair_stays_as_it_is():
         (1, ["192.168.99.2", "192.168.23.2"], "nodes/0/links: no other node has a link in the /24 of 192.168.12.1"),
         (2, ["192.168.13.3"], "nodes/1/links: no other node has a link in the /24 of 192.168.23.2"),
         (2, [], "nodes/0/links: no other node has a link in the /24 of 192.168.13.1"),
+        (1, ["192.168.12.1", "192.168.23.2"], "nodes/0/links: 192.168.12.1 is a link of another node too"),
+        (2, ["192.168.13.3", "192.168.13.5"], "nodes/2/links: 192.168.13.5 is in the /24 of another link of this node"),
     ],
 )
-def test_a_link_that_leads_to_no_other_node_is_refused(rank: int, links: list[str], complaint: str):
+def test_a_link_that_does_not_lead_to_one_other_node_is_refused(rank: int, links: list[str], complaint: str):
     broken = [links if number == rank else own for number, own in enumerate(LINKS)]
     with pytest.raises(SettingsError, match=complaint):
         ring(broken)
