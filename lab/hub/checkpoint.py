@@ -169,6 +169,11 @@ def shard_name(number: int) -> str:
 
 
 def safetensors(tensors: dict[str, Tensor], seed: bytes) -> bytes:
+    """A safetensors file of these tensors, with noise for data."""
+    return packed(tensors, hashlib.shake_256(seed).digest(sum(map(size_of, tensors.values()))))
+
+
+def packed(tensors: dict[str, Tensor], data: bytes) -> bytes:
     """A safetensors file: eight bytes of header length, the JSON header padded to eight, the data without gaps."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
@@ -177,7 +182,7 @@ def safetensors(tensors: dict[str, Tensor], seed: bytes) -> bytes:
         header[name] = {"dtype": tensor[0], "shape": list(tensor[1]), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + hashlib.shake_256(seed).digest(end)
+    return len(text).to_bytes(8, "little") + text + data
 
 
 def document(value: object) -> str:

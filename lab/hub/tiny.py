@@ -7,12 +7,11 @@ derived from the name and the revision, as in checkpoint.py.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import struct
 from functools import cached_property
 
-from lab.hub.checkpoint import ENCODING, SHARDS, File, Repository, document, shard_name
+from lab.hub.checkpoint import ENCODING, SHARDS, File, Repository, Tensor, document, packed, shard_name, size_of
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INTERMEDIATE = 4, 128, 4, 2, 32, 256
 CONTEXT = 8192
@@ -48,9 +47,9 @@ def noise(count: int, seed: bytes) -> bytes:
     return bytes(weights)
 
 
-def shapes() -> dict[str, tuple[int, ...]]:
-    """All tensors of the model, by name."""
-    found: dict[str, tuple[int, ...]] = {
+def all_tensors() -> dict[str, Tensor]:
+    """The whole model's, by name."""
+    shapes: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (len(VOCABULARY), HIDDEN),
         "lm_head.weight": (len(VOCABULARY), HIDDEN),
         "model.norm.weight": (HIDDEN,),
@@ -58,29 +57,21 @@ def shapes() -> dict[str, tuple[int, ...]]:
     for number in range(LAYERS):
         layer = f"model.layers.{number}"
         for part, heads in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS)):
-            found[f"{layer}.self_attn.{part}_proj.weight"] = (heads * HEAD_DIM, HIDDEN)
-            found[f"{layer}.self_attn.{part}_proj.bias"] = (heads * HEAD_DIM,)
-        found[f"{layer}.self_attn.o_proj.weight"] = (HIDDEN, HEADS * HEAD_DIM)
-        found[f"{layer}.mlp.gate_proj.weight"] = (INTERMEDIATE, HIDDEN)
-        found[f"{layer}.mlp.up_proj.weight"] = (INTERMEDIATE, HIDDEN)
-        found[f"{layer}.mlp.down_proj.weight"] = (HIDDEN, INTERMEDIATE)
+            shapes[f"{layer}.self_attn.{part}_proj.weight"] = (heads * HEAD_DIM, HIDDEN)
+            shapes[f"{layer}.self_attn.{part}_proj.bias"] = (heads * HEAD_DIM,)
+        shapes[f"{layer}.self_attn.o_proj.weight"] = (HIDDEN, HEADS * HEAD_DIM)
+        shapes[f"{layer}.mlp.gate_proj.weight"] = (INTERMEDIATE, HIDDEN)
+        shapes[f"{layer}.mlp.up_proj.weight"] = (INTERMEDIATE, HIDDEN)
+        shapes[f"{layer}.mlp.down_proj.weight"] = (HIDDEN, INTERMEDIATE)
         for part in ("input_layernorm", "post_attention_layernorm"):
-            found[f"{layer}.{part}.weight"] = (HIDDEN,)
-    return found
+            shapes[f"{layer}.{part}.weight"] = (HIDDEN,)
+    return {name: ("BF16", shape) for name, shape in shapes.items()}
 
 
-def safetensors(tensors: dict[str, tuple[int, ...]], seed: bytes) -> bytes:
-    """A safetensors file of these tensors: norms are ones, the rest is noise."""
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    data = b""
-    for name, shape in tensors.items():
-        count = math.prod(shape)
-        content = ONE * count if "norm" in name else noise(count, seed + name.encode())
-        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [len(data), len(data) + len(content)]}
-        data += content
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + data
+def weights(tensors: dict[str, Tensor], seed: bytes) -> bytes:
+    """The data of these tensors: norms are ones, the rest is noise."""
+    counts = {name: math.prod(shape) for name, (_, shape) in tensors.items()}
+    return b"".join(ONE * n if "norm" in name else noise(n, seed + name.encode()) for name, n in counts.items())
 
 
 def tokenizer() -> dict[str, object]:
@@ -144,12 +135,13 @@ class Tiny(Repository):
 
     @cached_property
     def files(self) -> dict[str, File]:
-        parts: list[dict[str, tuple[int, ...]]] = [{} for _ in range(SHARDS)]
+        tensors = all_tensors()
+        parts: list[dict[str, Tensor]] = [{} for _ in range(SHARDS)]
         weight_map = {}
-        for number, (name, shape) in enumerate(shapes().items()):
-            parts[number % SHARDS][name] = shape
+        for number, (name, tensor) in enumerate(tensors.items()):
+            parts[number % SHARDS][name] = tensor
             weight_map[name] = shard_name(number % SHARDS + 1)
-        total = sum(2 * math.prod(shape) for shape in shapes().values())
+        total = sum(map(size_of, tensors.values()))
         texts = {
             "README.md": f"# {self.name}\n\nFor a real vLLM on a CPU: the weights are noise.\n",
             "config.json": document(CONFIG),
@@ -162,7 +154,8 @@ class Tiny(Repository):
         }
         found = [File(path, text.encode(), lfs=False) for path, text in texts.items()]
         seed = f"{self.name}@{self.revision}/".encode()
-        found += [File(shard_name(number), safetensors(part, seed), lfs=True) for number, part in enumerate(parts, 1)]
+        for number, part in enumerate(parts, 1):
+            found.append(File(shard_name(number), packed(part, weights(part, seed)), lfs=True))
         return {file.path: file for file in sorted(found, key=lambda file: file.path)}
 
 
