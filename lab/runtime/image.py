@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from lab.place import CHECKOUT, cache
-from lab.report import LabError, say
+from lab.report import LabError, long_step, say
 from lab.runtime import oci
 
 SOURCE = CHECKOUT / "lab" / "runtime"
@@ -76,22 +76,6 @@ def installer() -> list[str]:
     raise LabError("the runtime image needs pip on the control host, but no Python here has it\n  way out: make setup")
 
 
-def run(what: str, command: list[str], log: Path) -> None:
-    """Run a long step with its output in a file. Raises LabError with the file's end if it fails."""
-    with log.open("ab") as out:
-        try:
-            code = subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, timeout=BASE_LIMIT_S
-            ).returncode
-        except subprocess.TimeoutExpired:
-            raise LabError(f"{what}: not within {BASE_LIMIT_S} s; its output is in {log}") from None
-        except FileNotFoundError as missing:
-            raise LabError(f"{what}: {missing.filename} is not installed\n  way out: make setup") from None
-    if code:
-        lines = log.read_text(errors="replace").splitlines()[-12:]
-        raise LabError(f"{what}: exit code {code}; the end of {log}:\n" + "\n".join(f"  {line}" for line in lines))
-
-
 def base_layer() -> oci.Layer:
     """The base layer, from the cache or built now."""
     folder = cache() / "runtime-image" / f"base-{key_of(BASE_SCRIPT.read_bytes(), REQUIREMENTS.read_bytes())}"
@@ -103,23 +87,34 @@ def base_layer() -> oci.Layer:
     log.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         site, tar = Path(scratch) / "site", Path(scratch) / "base.tar"
-        say("runtime image: fetching the wheels of huggingface_hub")
         platforms = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
-        run(
-            "the wheels of the runtime image",
-            [
-                *installer(), "install", "--no-deps", "--no-compile", "--require-hashes", "--only-binary=:all:",
-                "--disable-pip-version-check", "--implementation", "cp", "--python-version", PYTHON,
-                *(word for platform in platforms for word in ("--platform", platform)),
-                "--target", str(site), "-r", str(REQUIREMENTS),
-            ],
-            log,
-        )  # fmt: skip
-        say("runtime image: installing Debian and Python (half a minute, once)")
-        run("the base of the runtime image", [str(BASE_SCRIPT), str(site), str(tar)], log)
+        install: list[str | Path] = [
+            *installer(), "install", "--no-deps", "--no-compile", "--require-hashes", "--only-binary=:all:",
+            "--disable-pip-version-check", "--implementation", "cp", "--python-version", PYTHON,
+            *(word for platform in platforms for word in ("--platform", platform)),
+            "--target", site, "-r", REQUIREMENTS,
+        ]  # fmt: skip
+        long_step("runtime image: fetching the wheels of huggingface_hub", install, log, limit_s=BASE_LIMIT_S)
+        what = "runtime image: installing Debian and Python (half a minute, once)"
+        long_step(what, [BASE_SCRIPT, site, tar], log, limit_s=BASE_LIMIT_S)
         say("runtime image: compressing the base layer")
         with tar.open("rb") as content:
             return oci.compress(content, file)
+
+
+def thin_layer(name: str, files: dict[str, tuple[bytes, int]], folder: Path) -> oci.Layer:
+    """The layer of these files (path in the image -> content, mode), from the cache or made now, which takes a second.
+
+    `folder` is where the cache has the layers of its image. The image's history shows `name`.
+    """
+    parts = [part for path, (content, mode) in files.items() for part in (path.encode(), content, oct(mode).encode())]
+    file = folder / key_of(*parts) / f"{name}.tar.zst"
+    if layer := oci.reopen(file):
+        return layer
+    file.parent.mkdir(parents=True, exist_ok=True)
+    layer = oci.compress(oci.tar_of(files), file)
+    say(f"built the layer {name}, {layer.size // 1024} KiB")
+    return layer
 
 
 def build() -> tuple[oci.Image, oci.Image]:
@@ -128,14 +123,5 @@ def build() -> tuple[oci.Image, oci.Image]:
     What is in the cache is not built again.
     """
     base = base_layer()
-    files = stand_in_files()
-    listing = b"".join(
-        key_of(path.encode(), content, oct(mode).encode()).encode() for path, (content, mode) in files.items()
-    )
-    file = cache() / "runtime-image" / key_of(base.digest.encode(), listing) / "stand-in.tar.zst"
-    thin = oci.reopen(file)
-    if thin is None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        thin = oci.compress(oci.tar_of(files), file)
-        say(f"runtime image: built the stand-in's layer, {thin.size // 1024} KiB")
+    thin = thin_layer("stand-in", stand_in_files(), base.file.parent)
     return oci.image_of([base, thin], CONFIG), oci.image_of([base], CONFIG)

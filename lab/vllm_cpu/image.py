@@ -13,7 +13,7 @@ from pathlib import Path
 from lab.place import CHECKOUT, cache
 from lab.report import long_step, say
 from lab.runtime import oci
-from lab.runtime.image import key_of
+from lab.runtime.image import key_of, thin_layer
 
 SOURCE = Path(__file__).parent
 REQUIREMENTS = SOURCE / "requirements.txt"
@@ -104,11 +104,5 @@ def _build(file: Path) -> oci.Layer:
 def build() -> oci.Image:
     """The image of this checkout's files. What is in the cache is not built again. Raises LabError."""
     base = base_layer()
-    files = thin_files()
-    listing = (key_of(path.encode(), content, oct(mode).encode()).encode() for path, (content, mode) in files.items())
-    file = base.file.parent / key_of(*listing) / "program.tar.zst"
-    thin = oci.reopen(file)
-    if thin is None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        thin = oci.compress(oci.tar_of(files), file)
+    thin = thin_layer("program", thin_files(), base.file.parent)
     return oci.image_of([base, thin], CONFIG)
