@@ -26,7 +26,7 @@ from components.ssh.node_script import run_script
 from components.ssh.reach import place, tunnel
 from components.ssh.target import SshError, resolve_nodes
 from host.console import printable
-from rank.probe import DIRECT, Answers, Check, Checked, ProbeInputs
+from rank.probe import DIRECT, NO_THINKING, THINKING, Answers, Check, Checked, ProbeInputs
 from scripts.commands import Answer, Call, waiting
 from scripts.stacks import cluster_of
 
@@ -42,18 +42,14 @@ REACH_S = 3
 
 def checks(cluster: ClusterSettings, question: str) -> list[Check]:
     """What is asked beside the plain question."""
-    thinking: Check = {
-        "name": "thinking",
-        "content": question,
-        "template": {"thinking": True, "reasoning_effort": "high"},
-    }
+    thinking: Check = {"name": "thinking", "content": question, "template": THINKING}
     if not cluster.engine.limit_mm_per_prompt:
         return [thinking]
     parts = [
         {"type": "text", "text": "Which colour is this image?"},
         {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{b64encode(red_png()).decode()}"}},
     ]
-    return [thinking, {"name": "image", "content": parts, "template": {"thinking": False}}]
+    return [thinking, {"name": "image", "content": parts, "template": NO_THINKING}]
 
 
 def red_png(side: int = 32) -> bytes:

@@ -23,6 +23,9 @@ from host.our_folder import folder_of
 QUESTION = "What is 47 x 89?"
 CHECK_TOKENS = 256
 WARM_UP = "Write 200 words about memory bandwidth."
+THINKING: Mapping[str, object] = {"thinking": True, "reasoning_effort": "high"}
+NO_THINKING: Mapping[str, object] = {"thinking": False}
+"""Switches of the chat template."""
 # a node's http_proxy is for the internet, not for the engine beside us
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -155,16 +158,10 @@ class Round(NamedTuple):
 
 def rounds(plan: WarmUp) -> list[Round]:
     """The shapes of service, from the small to the large."""
-    thinking = {"thinking": True, "reasoning_effort": "high"}
-    return [
-        *(Round(f"{n} stream{'s' * (n > 1)}", n) for n in plan["streams"]),
-        *(
-            [Round("a long prompt", prompt=f"{WARM_UP} {'word ' * plan['prompt_tokens']}")]
-            * bool(plan["prompt_tokens"])
-        ),
-        Round("thinking off", template={"thinking": False}),
-        Round("thinking on", template=thinking),
-    ]
+    asked = [Round(f"{n} stream{'s' * (n > 1)}", n) for n in plan["streams"]]
+    if plan["prompt_tokens"]:
+        asked.append(Round("a long prompt", prompt=f"{WARM_UP} {'word ' * plan['prompt_tokens']}"))
+    return [*asked, Round("thinking off", template=NO_THINKING), Round("thinking on", template=THINKING)]
 
 
 def at_once(inputs: ProbeInputs, plan: WarmUp, asked: Round) -> float:
