@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 from components.facts.finding import Finding
 from components.settings.cluster import ClusterSettings
-from components.settings.engine_settings import EngineSettings
-from components.settings.profile import read_profile
+from components.settings.profile import tested_engine
 
 MOST_UTILIZATION = 0.86
 """Above this share the host starves: 0.87 needs about 105.9 GiB free and has ended in resets."""
@@ -51,7 +50,7 @@ def experiments(cluster: ClusterSettings) -> Iterator[Finding]:
 def paid_for(cluster: ClusterSettings) -> Iterator[Finding]:
     """Changes of the profile that look like tuning, with what they cost where somebody measured it."""
     engine = cluster.engine
-    tested = EngineSettings.model_validate(read_profile(cluster.profile)[0]["engine"])
+    tested = tested_engine(cluster.profile)
 
     def warning(setting: str, text: str) -> Finding:
         return Finding("warning", f"engine/{setting}", text)

@@ -1,8 +1,7 @@
 """How large a profile's KV pool is elsewhere, and whether that figure holds for a stack. Pure."""
 
 from components.settings.cluster import ClusterSettings
-from components.settings.engine_settings import EngineSettings
-from components.settings.profile import read_profile
+from components.settings.profile import read_profile, tested_engine
 from components.settings.sections import HardwareSettings
 
 DECIDING = (
@@ -20,8 +19,7 @@ DECIDING = (
 
 def expected_kv_tokens(cluster: ClusterSettings) -> int | None:
     """Tokens of the pool on a real pair; None where this stack's settings or nodes are others."""
-    values, rules = read_profile(cluster.profile)
-    profile = EngineSettings.model_validate(values["engine"])
-    same = all(getattr(cluster.engine, name) == getattr(profile, name) for name in DECIDING)
+    tested = tested_engine(cluster.profile)
+    same = all(getattr(cluster.engine, name) == getattr(tested, name) for name in DECIDING)
     a_spark = cluster.hardware.memory_gib >= HardwareSettings().memory_gib
-    return rules.kv_tokens if same and a_spark else None
+    return read_profile(cluster.profile)[1].kv_tokens if same and a_spark else None

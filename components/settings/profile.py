@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from components.settings.base import one_line
+from components.settings.engine_settings import EngineSettings
 
 PROFILES_DIR = Path(__file__).parent / "profiles"
 
@@ -61,9 +62,14 @@ class Rules(NamedTuple):
 @cache
 def read_profile(name: str) -> tuple[Mapping[str, Any], Rules]:
     """A profile's values, and its rules. Parsed once a process, so nobody may change it."""
-    values: dict[str, Any] = yaml.safe_load((PROFILES_DIR / f"{name}.yaml").read_text())
+    values: dict[str, Any] = yaml.load((PROFILES_DIR / f"{name}.yaml").read_text(), yaml.CSafeLoader)
     needs, drafts = NeedsPatches(**values.pop("needs_patches", {})), Drafts(**values.pop("drafts"))
     return values, Rules(needs, drafts, values.pop("kv_tokens"))
+
+
+def tested_engine(name: str) -> EngineSettings:
+    """The engine's settings as a profile alone has them."""
+    return EngineSettings.model_validate(read_profile(name)[0]["engine"])
 
 
 def profile_repos() -> set[str]:
