@@ -32,7 +32,7 @@ def cables(cluster: ClusterSettings, facts: Sequence[NodeFacts]) -> Iterator[Fin
                 )
     if any(mtu < FABRIC_MTU for mtu in mtus.values()) or len(set(mtus.values())) > 1:
         shown = ", ".join(f"{port} {mtu}" for port, mtu in mtus.items())
-        low = next(iter(port.split()[1] for port, mtu in mtus.items() if mtu < FABRIC_MTU), "NETDEV")
+        low = next((port.split()[1] for port, mtu in mtus.items() if mtu < FABRIC_MTU), "NETDEV")
         yield Finding(
             "warning",
             "nodes",

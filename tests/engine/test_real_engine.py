@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from hub.files import snapshot_of
 from lab.hub.tiny import CONTEXT, TINY
 from tests.lab.pair import API, NODES, Done, Stack, api, identities, lab, on, project, ranks, run, words_of
 
@@ -191,5 +192,5 @@ def test_destroy_leaves_the_checkpoint_and_nothing_else(engine: Stack, first_up:
         assert on(node, "pgrep --full --list-full VLLM::", root=True, check=False) == ""
         assert on(node, "test -e ~/.local/share/spark-stack/dev || echo gone").strip() == "gone"
         assert on(node, "ls /dev/shm | grep ^psm_", check=False) == "", "shared memory of an engine that was ended"
-        model = f"~/.cache/huggingface/hub/models--{TINY.name.replace('/', '--')}/snapshots/{TINY.revision}"
-        assert on(node, f"ls {model} | grep -c safetensors$").strip() == "48"
+        snapshot = snapshot_of(Path("~/.cache/huggingface/hub"), TINY.name, TINY.revision)
+        assert on(node, f"ls {snapshot} | grep -c safetensors$").strip() == "48"
